@@ -1,12 +1,9 @@
 /* The rows `attention` and `attention_backward`, and the choice of an implementation for a shape:
- * cuDNN if it takes the shape, otherwise kernels of our own, on tensor cores if these take the
- * shape. The choice depends on type, shape and installed libraries (a model's tensors are all
- * aligned), so forward, a recomputed forward, and a later start choose the same. A device opened as
- * deterministic uses only kernels of our own.
- *
- * DTRUN_ATTENTION overrides the choice, for measurements and tests: cudnn (also on a deterministic
- * device), fast (cuDNN, with a backward that adds up in no order), own (not cuDNN), plain (the
- * reference). */
+ * cuDNN if it takes the shape and was not measured to be slower than kernels of our own, which are
+ * on tensor cores if these take the shape. The choice depends on type, shape, installed libraries
+ * and the plan file (a model's tensors are all aligned), so forward, a recomputed forward, and a
+ * later start choose the same. dt_device_options.attention is one of `words`, or none of them, which
+ * means the first. DTRUN_ATTENTION overrides it, for measurements and tests. */
 #include "kernels/attention.h"
 #include "kernels/cuda/attention.h"
 
@@ -14,41 +11,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum way { CUDNN, FAST, OWN, PLAIN, WAYS };
+static const char *const words[DT_ATTENTION_WAYS] = {"ordered", "cudnn", "fast", "own", "plain"};
 static pthread_once_t asked = PTHREAD_ONCE_INIT;
 static enum { NOTHING, SOMETHING, UNKNOWN } wish; /* what DTRUN_ATTENTION names */
-static enum way wished;
+static enum dt_attention_way wished;
 static int64_t calls[2][DT_ATTENTION_BYS]; /* atomic; of the forward and of the backward pass */
 
-static const char *word_of(enum way way)
+/* DT_ATTENTION_WAYS: no such word. */
+static enum dt_attention_way way_named(const char *word)
 {
-    switch (way) {
-    case CUDNN:
-        return "cudnn";
-    case FAST:
-        return "fast";
-    case OWN:
-        return "own";
-    case PLAIN:
-        return "plain";
-    case WAYS:
-        break;
+    int i = 0;
+    while (i < DT_ATTENTION_WAYS && strcmp(word, words[i]) != 0) {
+        i++;
     }
-    return "unknown";
+    return (enum dt_attention_way)i;
 }
 
 static void ask(void)
 {
     const char *wanted = getenv("DTRUN_ATTENTION");
-    if (wanted == NULL || *wanted == '\0') {
-        return;
-    }
-    wish = UNKNOWN;
-    for (int i = 0; i < WAYS; i++) {
-        if (strcmp(wanted, word_of((enum way)i)) == 0) {
-            wished = (enum way)i;
-            wish = SOMETHING;
-        }
+    if (wanted != NULL && *wanted != '\0') {
+        wished = way_named(wanted);
+        wish = wished == DT_ATTENTION_WAYS ? UNKNOWN : SOMETHING;
     }
 }
 
@@ -56,14 +40,16 @@ int dt_cuda_attention_open(struct dt_error *err)
 {
     (void)pthread_once(&asked, ask);
     return wish == UNKNOWN
-               ? dt_fail(err, DT_INVALID, "DTRUN_ATTENTION=%.100s: not known; use cudnn, fast, own or plain",
+               ? dt_fail(err, DT_INVALID, "DTRUN_ATTENTION=%.100s: not known; use ordered, cudnn, fast, own or plain",
                          getenv("DTRUN_ATTENTION"))
                : 0;
 }
 
-static enum way way_of(const struct dt_device *d)
+static enum dt_attention_way way_of(const struct dt_device *d)
 {
-    return wish == SOMETHING ? wished : d->options.deterministic ? OWN : CUDNN;
+    const char *word = d->options.attention;
+    enum dt_attention_way way = wish == SOMETHING ? wished : word != NULL ? way_named(word) : DT_ATTENTION_ORDERED;
+    return way < DT_ATTENTION_WAYS ? way : DT_ATTENTION_ORDERED;
 }
 
 static void count(enum dt_attention_by by, bool backward)
@@ -105,10 +91,10 @@ void dt_cuda_attention(struct dt_stream *s, const struct dt_attention_args *a)
     if (a->shape.batch <= 0 || a->shape.queries <= 0 || !dt_cuda_begin(s, &l) || !check(s, &a->shape)) {
         return;
     }
-    enum way way = way_of(s->device);
-    bool flash = way != PLAIN && dt_cuda_attention_flash_can(&a->shape);
+    enum dt_attention_way way = way_of(s->device);
+    bool flash = way != DT_ATTENTION_PLAIN && dt_cuda_attention_flash_can(&a->shape);
     enum dt_attention_by by = DT_ATTENTION_BY_CUDNN;
-    if (way > FAST || !dt_cuda_attention_dnn(s, &l, a)) {
+    if (way > DT_ATTENTION_FAST || !dt_cuda_attention_dnn(s, &l, a, way)) {
         by = flash && aligned(a->q, a->k, a->v, a->out) ? DT_ATTENTION_BY_FLASH : DT_ATTENTION_BY_PLAIN;
         (by == DT_ATTENTION_BY_FLASH ? dt_cuda_attention_flash : dt_cuda_attention_plain)(&l, a);
     }
@@ -122,11 +108,11 @@ void dt_cuda_attention_backward(struct dt_stream *s, const struct dt_attention_b
     if (a->shape.batch <= 0 || a->shape.queries <= 0 || !dt_cuda_begin(s, &l) || !check(s, &a->shape)) {
         return;
     }
-    enum way way = way_of(s->device);
-    bool flash = way != PLAIN && dt_cuda_attention_flash_can(&a->shape) && aligned(a->q, a->k, a->v, a->out) &&
-                 aligned(a->dq, a->dk, a->dv, a->dout);
+    enum dt_attention_way way = way_of(s->device);
+    bool flash = way != DT_ATTENTION_PLAIN && dt_cuda_attention_flash_can(&a->shape) &&
+                 aligned(a->q, a->k, a->v, a->out) && aligned(a->dq, a->dk, a->dv, a->dout);
     enum dt_attention_by by = DT_ATTENTION_BY_CUDNN;
-    if (way > FAST || !dt_cuda_attention_backward_dnn(s, &l, a, way == FAST)) {
+    if (way > DT_ATTENTION_FAST || !dt_cuda_attention_backward_dnn(s, &l, a, way)) {
         by = flash ? DT_ATTENTION_BY_FLASH : DT_ATTENTION_BY_PLAIN;
         (flash ? dt_cuda_attention_backward_flash : dt_cuda_attention_backward_plain)(&l, a);
     }
@@ -136,18 +122,20 @@ void dt_cuda_attention_backward(struct dt_stream *s, const struct dt_attention_b
 
 /* ---- before the first step ---- */
 
-static const char *name_of(enum way way, bool taken, bool flash)
+static const char *name_of(enum dt_attention_way way, bool taken, bool flash)
 {
-    return taken ? "cuDNN" : flash && way != PLAIN ? "kernels of our own on tensor cores" : "kernels of our own";
+    return taken                                ? "cuDNN"
+           : flash && way != DT_ATTENTION_PLAIN ? "kernels of our own on tensor cores"
+                                                : "kernels of our own";
 }
 
 int dt_cuda_attention_ready(struct dt_device *d, const struct dt_attention_args *a, const char **by,
                             struct dt_error *err)
 {
-    enum way way = way_of(d);
+    enum dt_attention_way way = way_of(d);
     bool taken = false;
     dt_device_use(d);
-    if (way <= FAST && dt_cuda_attention_dnn_ready(d, a, &taken, err) != 0) {
+    if (way <= DT_ATTENTION_FAST && dt_cuda_attention_dnn_ready(d, a, way, &taken, err) != 0) {
         return -1;
     }
     *by = name_of(way, taken, dt_cuda_attention_flash_can(&a->shape));
@@ -157,10 +145,10 @@ int dt_cuda_attention_ready(struct dt_device *d, const struct dt_attention_args 
 int dt_cuda_attention_backward_ready(struct dt_device *d, const struct dt_attention_backward_args *a, const char **by,
                                      struct dt_error *err)
 {
-    enum way way = way_of(d);
+    enum dt_attention_way way = way_of(d);
     bool taken = false;
     dt_device_use(d);
-    if (way <= FAST && dt_cuda_attention_backward_dnn_ready(d, a, way == FAST, &taken, err) != 0) {
+    if (way <= DT_ATTENTION_FAST && dt_cuda_attention_backward_dnn_ready(d, a, way, &taken, err) != 0) {
         return -1;
     }
     *by = name_of(way, taken, dt_cuda_attention_flash_can(&a->shape));
@@ -170,29 +158,29 @@ int dt_cuda_attention_backward_ready(struct dt_device *d, const struct dt_attent
 int dt_cuda_attention_choose(struct dt_stream *s, const struct dt_attention_list *all, void (*tick)(void *context),
                              void *context, int *measured, struct dt_error *why, struct dt_error *err)
 {
-    enum way way = way_of(s->device);
+    enum dt_attention_way way = way_of(s->device);
     *measured = 0;
     why->status = DT_OK;
     dt_device_use(s->device);
-    return way <= FAST ? dt_cuda_attention_dnn_choose(s, all, way == FAST, tick, context, measured, why, err) : 0;
+    return way <= DT_ATTENTION_FAST ? dt_cuda_attention_dnn_choose(s, all, way, tick, context, measured, why, err) : 0;
 }
 
 void dt_cuda_attention_tell(struct dt_device *d, const struct dt_attention_list *all, struct dt_text *out)
 {
-    enum way way = way_of(d);
-    if (way <= FAST) {
-        dt_cuda_attention_dnn_tell(d, all, way == FAST, out);
+    enum dt_attention_way way = way_of(d);
+    if (way <= DT_ATTENTION_FAST) {
+        dt_cuda_attention_dnn_tell(d, all, way, out);
     }
 }
 
 bool dt_cuda_attention_take(struct dt_device *d, const char *text, bool keep)
 {
-    return way_of(d) <= FAST && dt_cuda_attention_dnn_take(d, text, keep);
+    return way_of(d) <= DT_ATTENTION_FAST && dt_cuda_attention_dnn_take(d, text, keep);
 }
 
 void dt_cuda_attention_none(struct dt_device *d)
 {
-    if (way_of(d) <= FAST) {
+    if (way_of(d) <= DT_ATTENTION_FAST) {
         dt_cuda_attention_dnn_none(d);
     }
 }

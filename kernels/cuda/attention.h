@@ -19,6 +19,16 @@ int dt_cuda_attention_open(struct dt_error *err);
 enum dt_attention_by { DT_ATTENTION_BY_CUDNN, DT_ATTENTION_BY_FLASH, DT_ATTENTION_BY_PLAIN, DT_ATTENTION_BYS };
 int64_t dt_cuda_attention_calls(enum dt_attention_by by, bool backward);
 
+/* Which implementations may compute a pass. */
+enum dt_attention_way {
+    DT_ATTENTION_ORDERED, /* cuDNN or kernels of our own, whichever was measured to be faster */
+    DT_ATTENTION_CUDNN,   /* cuDNN, if it takes the shape */
+    DT_ATTENTION_FAST,    /* as ORDERED, and backward may add up in no order */
+    DT_ATTENTION_OWN,     /* not cuDNN */
+    DT_ATTENTION_PLAIN,   /* the reference */
+    DT_ATTENTION_WAYS
+};
+
 /* Functions of dt_device_plans. */
 int dt_cuda_attention_ready(struct dt_device *d, const struct dt_attention_args *a, const char **by,
                             struct dt_error *err);
@@ -32,21 +42,23 @@ bool dt_cuda_attention_take(struct dt_device *d, const char *text, bool keep);
 void dt_cuda_attention_none(struct dt_device *d);
 
 /* attention_dnn.c: by cuDNN, if it is installed and takes the shape: bf16, head sizes up to 128
- * that are multiples of 8. False: nothing was done. sums: gradients of queries may be added up in
- * no order. */
-bool dt_cuda_attention_dnn(struct dt_stream *s, const struct dt_cuda_launch *l, const struct dt_attention_args *a);
+ * that are multiples of 8. way: up to DT_ATTENTION_FAST. False: nothing was done; kernels of our own
+ * compute the pass. */
+bool dt_cuda_attention_dnn(struct dt_stream *s, const struct dt_cuda_launch *l, const struct dt_attention_args *a,
+                           enum dt_attention_way way);
 bool dt_cuda_attention_backward_dnn(struct dt_stream *s, const struct dt_cuda_launch *l,
-                                    const struct dt_attention_backward_args *a, bool sums);
+                                    const struct dt_attention_backward_args *a, enum dt_attention_way way);
 /* Make the plans for it, on the calling thread's device. *taken: it will compute the pass. */
-int dt_cuda_attention_dnn_ready(struct dt_device *d, const struct dt_attention_args *a, bool *taken,
-                                struct dt_error *err);
-int dt_cuda_attention_backward_dnn_ready(struct dt_device *d, const struct dt_attention_backward_args *a, bool sums,
-                                         bool *taken, struct dt_error *err);
-/* attention_tune.c: chooses among cuDNN's engines, for the functions of dt_device_plans. */
-int dt_cuda_attention_dnn_choose(struct dt_stream *s, const struct dt_attention_list *all, bool sums,
+int dt_cuda_attention_dnn_ready(struct dt_device *d, const struct dt_attention_args *a, enum dt_attention_way way,
+                                bool *taken, struct dt_error *err);
+int dt_cuda_attention_backward_dnn_ready(struct dt_device *d, const struct dt_attention_backward_args *a,
+                                         enum dt_attention_way way, bool *taken, struct dt_error *err);
+/* attention_tune.c: chooses among cuDNN's engines and kernels of our own, for the functions of
+ * dt_device_plans. */
+int dt_cuda_attention_dnn_choose(struct dt_stream *s, const struct dt_attention_list *all, enum dt_attention_way way,
                                  void (*tick)(void *context), void *context, int *measured, struct dt_error *why,
                                  struct dt_error *err);
-void dt_cuda_attention_dnn_tell(struct dt_device *d, const struct dt_attention_list *all, bool sums,
+void dt_cuda_attention_dnn_tell(struct dt_device *d, const struct dt_attention_list *all, enum dt_attention_way way,
                                 struct dt_text *out);
 bool dt_cuda_attention_dnn_take(struct dt_device *d, const char *text, bool keep);
 void dt_cuda_attention_dnn_none(struct dt_device *d);

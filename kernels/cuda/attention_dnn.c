@@ -1,12 +1,12 @@
 /* Attention by cuDNN: one plan per shape and pass, made when the shape first occurs, before a run's
  * first step. A plan uses the engine that the plan file names (attention_tune.c measures it),
- * otherwise the library's first proposal whose work memory fits. A batch that does not fit is
- * computed by parts.
+ * otherwise the library's first proposal whose work memory fits. Where the file names kernels of our
+ * own there is no plan. A batch that does not fit is computed by parts.
  *
  * Backward uses the graph whose sums have a fixed order, so a job has the same bits each time. That
  * graph keeps the gradient of the scores, 2 B H T T bytes. If the scores of one sequence do not fit
  * the work memory, another implementation computes it. All implementations use the same
- * log-sum-exp, so forward and backward may differ in theirs. DTRUN_ATTENTION=fast selects the other
+ * log-sum-exp, so forward and backward may differ in theirs. DT_ATTENTION_FAST also allows the other
  * graph, which adds up dq in no order. */
 #include "kernels/attention.h"
 #include "kernels/cuda/attention_plan.h"
@@ -200,8 +200,11 @@ static bool try_known(const struct attention_cache *c, struct attention_plan *p,
     struct dt_dnn_place place = {.handle = c->handle};
     struct dt_error err;
     void *config = NULL; /* owned by the graph */
-    int status =
-        part_fits(&p->key, known->part) ? attention_plan_begin(c, p, &p->key, known->part, &err) : DT_DNN_NOT_SUPPORTED;
+    struct attention_key k = p->wanted;
+    k.sums = known->sums;
+    int status = known->sums <= p->wanted.sums && part_fits(&k, known->part)
+                     ? attention_plan_begin(c, p, &k, known->part, &err)
+                     : DT_DNN_NOT_SUPPORTED;
     if (status == DT_DNN_SUCCESS) {
         status = dt_dnn_config_make(&p->graph, &place, &known->config, &config);
     }
@@ -213,8 +216,8 @@ static bool try_known(const struct attention_cache *c, struct attention_plan *p,
         dt_log(DT_LOG_WARN, "attention",
                "cuDNN refuses the engine that was measured for %lld x %lld positions, %lld heads of size %lld%s; its "
                "first proposal is taken",
-               (long long)p->key.batch, (long long)p->key.positions, (long long)p->key.heads,
-               (long long)p->key.head_size, p->key.backward ? ", backward" : "");
+               (long long)p->wanted.batch, (long long)p->wanted.positions, (long long)p->wanted.heads,
+               (long long)p->wanted.head_size, p->wanted.backward ? ", backward" : "");
     }
     return p->executable != NULL;
 }
@@ -282,7 +285,10 @@ static struct attention_plan *make_plan(struct attention_cache *c, const struct 
     struct attention_plan *p = dt_alloc(sizeof *p);
     const struct attention_choice *known = dt_plan_file_find(c->file, key);
     struct dt_error err = {0};
-    p->key = *key;
+    p->wanted = *key;
+    if (known != NULL && known->part == 0 && key->own) {
+        return p;
+    }
     if (known != NULL) {
         p->usable = try_known(c, p, known);
         if (!p->usable) {
@@ -290,6 +296,7 @@ static struct attention_plan *make_plan(struct attention_cache *c, const struct 
         }
     }
     if (!p->usable && p->failed == DT_DNN_SUCCESS) {
+        p->key = *key;
         propose(c, p, &err);
     }
     if (!p->usable && p->failed == DT_DNN_SUCCESS && !c->said) {
@@ -336,7 +343,7 @@ static struct attention_cache *open_cache(struct dt_device *d)
 static struct attention_plan *plan_of(struct attention_cache *c, const struct attention_key *key)
 {
     struct attention_plan *p = c->plans;
-    while (p != NULL && memcmp(&p->key, key, sizeof *key) != 0) {
+    while (p != NULL && memcmp(&p->wanted, key, sizeof *key) != 0) {
         p = p->next;
     }
     if (p == NULL) {
@@ -394,7 +401,7 @@ void dt_cuda_attention_dnn_close(struct dt_device *d)
 
 /* ---- running a plan ---- */
 
-static struct attention_key key_of(const struct dt_attention_shape *shape)
+static struct attention_key key_of(const struct dt_attention_shape *shape, enum dt_attention_way way)
 {
     const struct dt_attention_shape s = dt_attention_filled(shape);
     return (struct attention_key){.batch = s.batch,
@@ -404,21 +411,23 @@ static struct attention_key key_of(const struct dt_attention_shape *shape)
                                   .head_size = s.head_size,
                                   .room = DT_CUDA_WORK_BYTES,
                                   .causal = s.causal,
+                                  .own = way != DT_ATTENTION_CUDNN && dt_cuda_attention_flash_can(shape),
                                   .scale = s.scale};
 }
 
-struct attention_key attention_forward_key(const struct dt_attention_args *a)
+struct attention_key attention_forward_key(const struct dt_attention_args *a, enum dt_attention_way way)
 {
-    return key_of(&a->shape);
+    return key_of(&a->shape, way);
 }
 
 /* The caller's work memory is used if it is larger than a stream's. Alignment may cost ALIGNMENT -
  * 1 bytes of it. */
-struct attention_key attention_backward_key(const struct dt_attention_backward_args *a, bool sums, bool *callers)
+struct attention_key attention_backward_key(const struct dt_attention_backward_args *a, enum dt_attention_way way,
+                                            bool *callers)
 {
-    struct attention_key k = key_of(&a->shape);
+    struct attention_key k = key_of(&a->shape, way);
     k.backward = true;
-    k.sums = sums;
+    k.sums = way == DT_ATTENTION_FAST;
     *callers = a->work != NULL && a->work_bytes > DT_CUDA_WORK_BYTES + ALIGNMENT - 1;
     if (*callers) {
         k.room = (int64_t)((a->work_bytes - (ALIGNMENT - 1)) / ALIGNMENT * ALIGNMENT);
@@ -569,9 +578,10 @@ bool attention_backward_job(const struct attention_key *k, const struct dt_atten
     return aligned(out->addresses);
 }
 
-bool dt_cuda_attention_dnn(struct dt_stream *s, const struct dt_cuda_launch *l, const struct dt_attention_args *a)
+bool dt_cuda_attention_dnn(struct dt_stream *s, const struct dt_cuda_launch *l, const struct dt_attention_args *a,
+                           enum dt_attention_way way)
 {
-    struct attention_key k = attention_forward_key(a);
+    struct attention_key k = attention_forward_key(a, way);
     struct attention_job j;
     if (!attention_can(&a->shape) || !attention_forward_job(&k, a, &j)) {
         return false;
@@ -581,10 +591,10 @@ bool dt_cuda_attention_dnn(struct dt_stream *s, const struct dt_cuda_launch *l, 
 }
 
 bool dt_cuda_attention_backward_dnn(struct dt_stream *s, const struct dt_cuda_launch *l,
-                                    const struct dt_attention_backward_args *a, bool sums)
+                                    const struct dt_attention_backward_args *a, enum dt_attention_way way)
 {
     bool callers;
-    struct attention_key k = attention_backward_key(a, sums, &callers);
+    struct attention_key k = attention_backward_key(a, way, &callers);
     struct attention_job j;
     if (!attention_can(&a->shape) || !attention_backward_job(&k, a, &j)) {
         return false;
@@ -593,19 +603,19 @@ bool dt_cuda_attention_backward_dnn(struct dt_stream *s, const struct dt_cuda_la
     return run(s, l, &k, &j);
 }
 
-int dt_cuda_attention_dnn_ready(struct dt_device *d, const struct dt_attention_args *a, bool *taken,
-                                struct dt_error *err)
+int dt_cuda_attention_dnn_ready(struct dt_device *d, const struct dt_attention_args *a, enum dt_attention_way way,
+                                bool *taken, struct dt_error *err)
 {
-    struct attention_key k = attention_forward_key(a);
+    struct attention_key k = attention_forward_key(a, way);
     *taken = false;
     return attention_can(&a->shape) ? make_ready(d, &k, taken, err) : 0;
 }
 
-int dt_cuda_attention_backward_dnn_ready(struct dt_device *d, const struct dt_attention_backward_args *a, bool sums,
-                                         bool *taken, struct dt_error *err)
+int dt_cuda_attention_backward_dnn_ready(struct dt_device *d, const struct dt_attention_backward_args *a,
+                                         enum dt_attention_way way, bool *taken, struct dt_error *err)
 {
     bool callers;
-    struct attention_key k = attention_backward_key(a, sums, &callers);
+    struct attention_key k = attention_backward_key(a, way, &callers);
     *taken = false;
     return attention_can(&a->shape) ? make_ready(d, &k, taken, err) : 0;
 }

@@ -1,5 +1,5 @@
 /* The plan file of attention: one line per shape and pass, with the shape's numbers, the part size,
- * the engine and its knobs. */
+ * the graph, the engine and its knobs. */
 #include "kernels/cuda/attention_plan.h"
 
 #include "base/text.h"
@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { SIZES = 9 };
+enum { SIZES = 10, FLAGS = 4 /* the last of them */ };
 _Static_assert(sizeof(struct attention_key) == (SIZES + 1) * 8, "the key is compared whole");
 
 static void put_row(struct dt_text *out, const void *key, const void *value)
@@ -18,10 +18,11 @@ static void put_row(struct dt_text *out, const void *key, const void *value)
     memcpy(&scale, &k->scale, sizeof scale);
     dt_text_printf(out,
                    "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64
-                   " %" PRId64 " %" PRIx64,
+                   " %" PRId64 " %" PRId64 " %" PRIx64,
                    k->batch, k->positions, k->heads, k->kv_heads, k->head_size, k->room, k->causal, k->backward,
-                   k->sums, scale);
-    dt_text_printf(out, " %" PRId64 " %" PRId64 " %" PRId64, c->part, c->config.engine, c->config.knob_count);
+                   k->sums, k->own, scale);
+    dt_text_printf(out, " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64, c->part, c->sums, c->config.engine,
+                   c->config.knob_count);
     for (int i = 0; i < c->config.knob_count; i++) {
         dt_text_printf(out, " %" PRId64 " %" PRIx64, c->config.knobs[i].type, (uint64_t)c->config.knobs[i].value);
     }
@@ -43,15 +44,16 @@ static bool take_row(char **at, void *key, void *value)
     struct attention_choice *c = value;
     struct dt_dnn_config *f = &c->config;
     int64_t *const sizes[SIZES] = {&k->batch, &k->positions, &k->heads,    &k->kv_heads, &k->head_size,
-                                   &k->room,  &k->causal,    &k->backward, &k->sums};
+                                   &k->room,  &k->causal,    &k->backward, &k->sums,     &k->own};
     uint64_t bits = 0;
     for (int i = 0; i < SIZES; i++) {
-        if (!take_one(at, i < SIZES - 3 ? INT64_MAX : 1, sizes[i])) {
+        if (!take_one(at, i < SIZES - FLAGS ? INT64_MAX : 1, sizes[i])) {
             return false;
         }
     }
     if (!dt_plan_file_number(at, 16, UINT64_MAX, &bits) || !take_one(at, INT64_MAX, &c->part) ||
-        !take_one(at, INT64_MAX, &f->engine) || !take_one(at, DT_DNN_KNOBS, &f->knob_count)) {
+        !take_one(at, 1, &c->sums) || !take_one(at, INT64_MAX, &f->engine) ||
+        !take_one(at, DT_DNN_KNOBS, &f->knob_count)) {
         return false;
     }
     memcpy(&k->scale, &bits, sizeof bits);
@@ -65,7 +67,7 @@ static bool take_row(char **at, void *key, void *value)
 }
 
 const struct dt_plan_kind attention_plans = {.name = "attention",
-                                             .head = "dtrun attention plans 1\n",
+                                             .head = "dtrun attention plans 2\n",
                                              .key_bytes = sizeof(struct attention_key),
                                              .value_bytes = sizeof(struct attention_choice),
                                              .put = put_row,

@@ -14,14 +14,16 @@ enum { ATTENTION_PACKS = 512, ATTENTION_ALIGNMENT = 256 /* alignment of work mem
  * between its members. */
 struct attention_key {
     int64_t batch, positions, heads, kv_heads, head_size;
-    int64_t room;                   /* bytes of work memory */
-    int64_t causal, backward, sums; /* 0 or 1 */
+    int64_t room; /* bytes of work memory */
+    /* 0 or 1. sums: backward may add up in no order. own: kernels of our own may compute it, too. */
+    int64_t causal, backward, sums, own;
     double scale;
 };
 
-/* The fastest way that was measured: this number of sequences at a time, by this engine. */
+/* The fastest way that was measured: this number of sequences at a time, by this engine. part 0:
+ * kernels of our own. sums: by the graph of backward that adds up in no order. */
 struct attention_choice {
-    int64_t part;
+    int64_t part, sums;
     struct dt_dnn_config config;
 };
 
@@ -31,7 +33,8 @@ extern const struct dt_plan_kind attention_plans;
 struct attention_pack;
 struct attention_plan {
     struct attention_plan *next;
-    struct attention_key key;
+    struct attention_key wanted; /* what it was made for */
+    struct attention_key key;    /* the same, but sums: of its graph */
     bool usable;
     int failed;   /* the library's status if it broke down; then nothing is computed */
     int64_t part; /* sequences at a time, a divisor of key.batch */
@@ -69,9 +72,10 @@ void attention_cache_leave(void);
 /* Frees the plans, but keeps the file. No work may use a plan meanwhile. */
 void attention_cache_forget(struct attention_cache *c);
 
-struct attention_key attention_forward_key(const struct dt_attention_args *a);
+struct attention_key attention_forward_key(const struct dt_attention_args *a, enum dt_attention_way way);
 /* *callers: the pass uses the caller's work memory, not the stream's. */
-struct attention_key attention_backward_key(const struct dt_attention_backward_args *a, bool sums, bool *callers);
+struct attention_key attention_backward_key(const struct dt_attention_backward_args *a, enum dt_attention_way way,
+                                            bool *callers);
 /* False: the library does not take such a shape, or its graph does not describe it. */
 bool attention_can(const struct dt_attention_shape *s);
 /* The operands of a call, without work memory. False: its tensors are not aligned, or

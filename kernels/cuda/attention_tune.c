@@ -1,12 +1,17 @@
-/* Measures attention by cuDNN at the start of a run. The library's proposals for a pass run in
+/* Measures attention at the start of a run. cuDNN's proposals for a pass and our own kernels run in
  * turns on random numbers. The fastest is kept in the plan file by its engine and knobs. The
  * plan that is measured is made from these numbers, too, so later starts get the plan that was
  * measured.
+ *
+ * Backward is measured by several parts of the batch. The largest part that fits the work memory
+ * fills the device best, but the work memory of a small one may stay in the device's cache. Each
+ * candidate computes the same sequences, so their times compare.
+ *
  *   turns 0 and 1   compare the bits of each result. A proposal whose sums have no fixed order is
  *                   left out, unless that is allowed. Code is loaded.
  *   turns 2 to 8    are timed. The median counts. The first proposal stays unless another is 1 %
  *                   faster.
- * Compiling a plan takes half a second to a second, so few proposals are tried, and none is
+ * Compiling a plan takes a quarter of a second to a second, so few proposals are tried, and none is
  * begun after MOST_S. All of this uses a separate handle, which is destroyed with its memory
  * afterwards. */
 #include "kernels/attention.h"
@@ -22,12 +27,25 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { PROPOSALS = 4, COMPARED = 2, LEAST_TURNS = COMPARED + 3, PARTS = 3 };
+enum {
+    PROPOSALS = 4,   /* for the largest part */
+    FURTHER = 2,     /* for each other part; 1 of those that add up in no order */
+    CANDIDATES = 24, /* of the library */
+    PARTS = 8,       /* of a graph */
+    FIRST_PARTS = 3, /* tried at most until one has a candidate */
+    COMPARED = 2,
+    LEAST_TURNS = COMPARED + 3
+};
+_Static_assert((int)CANDIDATES < (int)TURNS_CANDIDATES, "each takes part in the turns");
 static const double MOST_S = 10; /* for one pass */
+/* Sequences are measured until their queries, keys and values are this large, which is more than a
+ * cache. */
+#define ENOUGH_BYTES ((int64_t)128 << 20)
 #define WINDOW_BYTES ((size_t)8 << 20)
 
 struct candidate {
     struct attention_choice choice;
+    struct attention_plan *plan; /* of its part; takes the executable for each run. Null: kernels of our own */
     void *executable;
     size_t work_bytes;
     uint64_t bits;
@@ -36,12 +54,17 @@ struct candidate {
 /* One pass of attention with its candidates and operands. */
 struct trial {
     struct attention_cache cache; /* the device's cache, but with a handle of its own */
-    struct attention_plan plan;   /* of one part; takes the executable of each candidate in turn */
+    struct attention_plan plans[2 * PARTS];
+    int plan_count;
     struct dt_stream *stream;
     struct dt_cuda_launch launch;
-    struct attention_job job;
-    struct candidate all[PROPOSALS];
+    struct attention_job job; /* the operands, for cuDNN and for our own kernels */
+    struct dt_attention_args forward;
+    struct dt_attention_backward_args backward;
+    struct candidate all[CANDIDATES + 1];
     int count;
+    int64_t first;     /* the part of the first candidates, a multiple of all others; 0: none yet */
+    int64_t sequences; /* that each candidate computes */
     /* block: operands. window: pinned memory through which results are compared */
     char *block, *window;
     size_t block_bytes;
@@ -63,11 +86,11 @@ struct wanted {
 
 /* Makes the plan of a proposal from its numbers. *fits: its sums have an allowed order and its work
  * memory fits. Returns the library's status. */
-static int make_candidate(struct trial *t, void *proposal, struct candidate *x, bool *fits)
+static int make_candidate(struct trial *t, struct attention_plan *p, void *proposal, struct candidate *x, bool *fits)
 {
     const struct dt_dnn *api = t->cache.api;
     struct dt_dnn_place place = {.handle = t->cache.handle};
-    const struct attention_key *k = &t->plan.key;
+    const struct attention_key *k = &p->key;
     void *config = NULL;
     bool ordered;
     memset(x, 0, sizeof *x);
@@ -76,34 +99,38 @@ static int make_candidate(struct trial *t, void *proposal, struct candidate *x, 
     if (status != DT_DNN_SUCCESS || (!ordered && !k->sums)) {
         return status;
     }
-    status = dt_dnn_config_make(&t->plan.graph, &place, &x->choice.config, &config);
+    status = dt_dnn_config_make(&p->graph, &place, &x->choice.config, &config);
     if (status == DT_DNN_SUCCESS) {
         status = dt_dnn_plan(api, config, &place, &x->executable, &x->work_bytes);
     }
-    *fits = status == DT_DNN_SUCCESS && x->work_bytes <= (size_t)k->room - attention_own_bytes(k, t->plan.part);
+    *fits = status == DT_DNN_SUCCESS && x->work_bytes <= (size_t)k->room - attention_own_bytes(k, p->part);
     if (!*fits) {
         dt_dnn_drop(api, x->executable);
         x->executable = NULL;
     }
-    x->choice.part = t->plan.part;
+    x->choice.part = p->part;
+    x->choice.sums = k->sums;
+    x->plan = p;
     return status;
 }
 
-/* False: the library breaks down. The error comes later, when a plan is made. */
-static bool try_part(struct trial *t, const struct attention_key *key, int64_t part)
+/* Adds at most `most` candidates. False: the library breaks down. The error comes later, when a
+ * plan is made. */
+static bool try_part(struct trial *t, const struct attention_key *key, int64_t part, int most)
 {
+    struct attention_plan *p = &t->plans[t->plan_count++];
     struct dt_dnn_place place = {.handle = t->cache.handle};
     void *found[DT_DNN_CANDIDATES] = {NULL};
     struct dt_error err;
-    int found_count = 0, status = attention_plan_begin(&t->cache, &t->plan, key, part, &err);
+    int found_count = 0, status = attention_plan_begin(&t->cache, p, key, part, &err);
     if (status == DT_DNN_SUCCESS) {
-        status = dt_dnn_candidates(t->cache.api, &t->plan.graph, &place, found, &found_count);
+        status = dt_dnn_candidates(t->cache.api, &p->graph, &place, found, &found_count);
     }
-    bool good = !dt_dnn_broke_down(status);
-    for (int i = 0; i < found_count && good && t->count < PROPOSALS && (t->count == 0 || dt_now_s() < t->until_s);
-         i++) {
+    bool good = t->count > 0 || !dt_dnn_broke_down(status);
+    most = t->count + most < CANDIDATES ? t->count + most : CANDIDATES;
+    for (int i = 0; i < found_count && good && t->count < most && (t->count == 0 || dt_now_s() < t->until_s); i++) {
         bool fits;
-        status = make_candidate(t, found[i], &t->all[t->count], &fits);
+        status = make_candidate(t, p, found[i], &t->all[t->count], &fits);
         t->count += fits;
         /* a proposal that breaks down after a good one is left out */
         good = t->count > 0 || !dt_dnn_broke_down(status);
@@ -119,23 +146,68 @@ static void drop_candidates(struct trial *t)
     for (int i = 0; i < t->count; i++) {
         dt_dnn_drop(t->cache.api, t->all[i].executable);
     }
-    t->count = 0;
-    t->plan.executable = NULL;
-    attention_plan_clear(t->cache.api, &t->plan);
+    for (int i = 0; i < t->plan_count; i++) {
+        t->plans[i].executable = NULL;
+        attention_plan_clear(t->cache.api, &t->plans[i]);
+    }
+    t->count = t->plan_count = 0;
 }
 
-static void find_candidates(struct trial *t, const struct attention_key *key)
+/* The largest part, at most `most`, that divides the first one. */
+static int64_t next_part(const struct trial *t, const struct attention_key *k, int64_t most)
 {
-    int64_t part = attention_part(&t->cache, key, key->batch);
-    bool good = true;
-    for (int tries = 0; tries < PARTS && part > 0 && good && t->count == 0; tries++) {
-        good = try_part(t, key, part);
-        if (t->count == 0 || !good) {
-            drop_candidates(t);
-            part = attention_part(&t->cache, key, part / 2);
+    int64_t part = attention_part(&t->cache, k, most);
+    while (part > 0 && t->first > 0 && t->first % part != 0) {
+        part = attention_part(&t->cache, k, part - 1);
+    }
+    return part;
+}
+
+/* A multiple of `part` that divides the batch. */
+static int64_t enough_sequences(const struct attention_key *k, int64_t part)
+{
+    int64_t n = part, bytes = k->positions * (k->heads + 2 * k->kv_heads) * k->head_size * 2;
+    while (n < k->batch && n * bytes < ENOUGH_BYTES) {
+        n += part;
+        while (k->batch % n != 0) {
+            n += part;
         }
     }
-    t->plan.key.batch = t->plan.part; /* only one part is timed */
+    return n;
+}
+
+/* Adds the candidates of one graph. */
+static void try_graph(struct trial *t, const struct attention_key *key)
+{
+    int before = t->count, further = key->sums ? 1 : FURTHER, parts = 0;
+    bool good = true;
+    for (int64_t part = next_part(t, key, key->batch); part > 0 && good && parts < PARTS; parts++) {
+        bool found = t->count > before;
+        if (found ? !key->backward || dt_now_s() >= t->until_s : parts == FIRST_PARTS) {
+            break;
+        }
+        good = try_part(t, key, part, found ? further : PROPOSALS);
+        t->first = t->first == 0 && t->count > 0 ? part : t->first;
+        part = next_part(t, key, part / 2);
+    }
+}
+
+/* Where any order is allowed, those without one come first. */
+static void find_candidates(struct trial *t, const struct attention_key *key)
+{
+    struct attention_key other = *key;
+    other.sums = 0;
+    try_graph(t, key);
+    if (key->sums && (t->count == 0 || dt_now_s() < t->until_s)) {
+        try_graph(t, &other);
+    }
+    t->sequences = t->count > 0 ? enough_sequences(key, t->first) : 0;
+    for (int i = 0; i < t->plan_count; i++) {
+        t->plans[i].key.batch = t->sequences;
+    }
+    if (t->count > 0 && key->own) {
+        t->all[t->count++] = (struct candidate){.plan = NULL};
+    }
 }
 
 /* ---- operands ---- */
@@ -147,11 +219,11 @@ static size_t reserve(size_t *end, int64_t bytes)
     return at;
 }
 
-/* Allocates inputs and results of one part, and work memory if the caller provides it in the real
- * pass. */
+/* Allocates inputs and results of the sequences, and work memory if the caller provides it in the
+ * real pass. */
 static int open_operands(struct trial *t, const struct wanted *w, struct dt_error *err)
 {
-    const struct attention_key *k = &t->plan.key;
+    const struct attention_key *k = &t->plans[0].key;
     int64_t rows = k->batch * k->positions, qkv_bytes = rows * (k->heads + 2 * k->kv_heads) * k->head_size * 2;
     int64_t out_bytes = rows * k->heads * k->head_size * 2, lse_bytes = rows * k->heads * 4;
     size_t end = 0, work_bytes = 0, qkv = reserve(&end, qkv_bytes),
@@ -160,10 +232,12 @@ static int open_operands(struct trial *t, const struct wanted *w, struct dt_erro
     size_t random_bf16 = w->backward != NULL ? end : random, lse = reserve(&end, lse_bytes), random_f32 = end;
     size_t dqkv = reserve(&end, w->backward != NULL ? qkv_bytes : 0);
     for (int i = 0; i < t->count; i++) {
-        work_bytes = t->all[i].work_bytes > work_bytes ? t->all[i].work_bytes : work_bytes;
+        const struct candidate *x = &t->all[i];
+        size_t bytes = x->plan != NULL ? attention_own_bytes(&x->plan->key, x->plan->part) + x->work_bytes : 0;
+        work_bytes = bytes > work_bytes ? bytes : work_bytes;
     }
     t->result_bytes = (w->backward != NULL ? end : random_f32) - (w->backward != NULL ? dqkv : results);
-    size_t work = reserve(&end, w->callers ? (int64_t)(attention_own_bytes(k, t->plan.part) + work_bytes) : 0);
+    size_t work = reserve(&end, w->callers ? (int64_t)work_bytes : 0);
     void *block = NULL, *window = NULL;
     if (dt_device_alloc(t->stream->device, DT_MEMORY_DEVICE, end, &block, err) != 0) {
         return -1;
@@ -189,6 +263,8 @@ static int open_operands(struct trial *t, const struct wanted *w, struct dt_erro
         a.dk = dt_attention_part(&a.shape, a.dq, 1);
         a.dv = dt_attention_part(&a.shape, a.dq, 2);
         (void)attention_backward_job(k, &a, &t->job);
+        t->backward = a;
+        t->backward.shape.batch = k->batch;
     } else {
         struct dt_attention_args a = *w->forward;
         a.q = t->block + qkv;
@@ -197,6 +273,8 @@ static int open_operands(struct trial *t, const struct wanted *w, struct dt_erro
         a.out = t->block + out;
         a.lse = (float *)(void *)(t->block + lse);
         (void)attention_forward_job(k, &a, &t->job);
+        t->forward = a;
+        t->forward.shape.batch = k->batch;
     }
     t->job.work = w->callers ? t->block + work : t->launch.work;
     return 0;
@@ -204,12 +282,27 @@ static int open_operands(struct trial *t, const struct wanted *w, struct dt_erro
 
 /* ---- turns ---- */
 
+static void put_own(struct trial *t)
+{
+    if (t->plans[0].key.backward) {
+        dt_cuda_attention_backward_flash(&t->launch, &t->backward);
+    } else {
+        dt_cuda_attention_flash(&t->launch, &t->forward);
+    }
+    dt_cuda_end(t->stream, "attention");
+}
+
 static bool put(void *trial, int i)
 {
     struct trial *t = trial;
+    if (t->all[i].plan == NULL) {
+        put_own(t);
+        return true;
+    }
     struct attention_job j = t->job;
-    t->plan.executable = t->all[i].executable;
-    return attention_plan_run(&t->launch, &t->cache, &t->plan, &j) == DT_DNN_SUCCESS;
+    struct attention_plan *p = t->all[i].plan;
+    p->executable = t->all[i].executable;
+    return attention_plan_run(&t->launch, &t->cache, p, &j) == DT_DNN_SUCCESS;
 }
 
 /* *bits: a hash of the results. -1: the device failed. */
@@ -241,14 +334,34 @@ static int compare_results(struct trial *t, int turn)
         if (hash_results(t, &bits) != 0) {
             return -1;
         }
-        if (turn > 0 && bits != x->bits && !t->plan.key.sums) {
+        if (turn > 0 && bits != x->bits && x->plan != NULL && !x->plan->key.sums) {
             *out = true;
             dt_log(DT_LOG_WARN, "attention", "cuDNN: engine %lld has other bits each time for the same%s; left out",
-                   (long long)x->choice.config.engine, t->plan.key.backward ? ", backward" : "");
+                   (long long)x->choice.config.engine, x->plan->key.backward ? ", backward" : "");
         }
         x->bits = bits;
     }
     return 0;
+}
+
+/* What a candidate is, in words; the caller frees them. */
+static char *words_of(const struct attention_choice *c)
+{
+    return c->part == 0 ? dt_strdup("our own kernels")
+                        : dt_format("cuDNN's engine %lld%s, %lld sequences at a time", (long long)c->config.engine,
+                                    c->sums ? " in no order" : "", (long long)c->part);
+}
+
+static void say_times(const struct trial *t, int turns)
+{
+    for (int i = 0; i < t->count; i++) {
+        if (!t->turns.each[i].out) {
+            char *words = words_of(&t->all[i].choice);
+            dt_log(DT_LOG_INFO, "attention", "candidate %d: %s: %.4f ms a sequence", i, words,
+                   (double)t->turns.each[i].ms[COMPARED + (turns - COMPARED) / 2] / (double)t->sequences);
+            free(words);
+        }
+    }
 }
 
 /* All turns; *best and ms as for turns_fastest. -1: the device failed. */
@@ -259,6 +372,9 @@ static int take_turns(struct trial *t, int *best, float ms[2])
         rc = turns < COMPARED ? compare_results(t, turns) : turns_take(&t->turns, turns, put, t);
     }
     *best = rc == 0 ? turns_fastest(&t->turns, COMPARED, turns, ms) : -1;
+    if (rc == 0) {
+        say_times(t, turns);
+    }
     return rc;
 }
 
@@ -283,14 +399,15 @@ static void close_trial(struct trial *t)
 static void keep(const struct trial *t, struct dt_plan_file *file, const struct attention_key *k, int best,
                  const float ms[2])
 {
-    const struct attention_choice *c = &t->all[best].choice;
-    dt_plan_file_put(file, k, c);
+    char *words = words_of(&t->all[best].choice);
+    dt_plan_file_put(file, k, &t->all[best].choice);
     dt_log(DT_LOG_INFO, "attention",
-           "%lld x %lld positions, %lld heads of size %lld%s: candidate %d of %d (engine %lld), %lld at a time in %.4f "
-           "ms; the first one %.4f ms",
+           "%lld x %lld positions, %lld heads of size %lld%s: candidate %d of %d, %s: %lld sequences in %.4f ms; the "
+           "first one %.4f ms",
            (long long)k->batch, (long long)k->positions, (long long)k->heads, (long long)k->head_size,
-           k->backward ? ", backward" : "", best, t->count, (long long)c->config.engine, (long long)c->part,
-           (double)ms[0], (double)ms[1]);
+           k->backward ? ", backward" : "", best, t->count, words, (long long)t->sequences, (double)ms[0],
+           (double)ms[1]);
+    free(words);
 }
 
 /* Puts the fastest engine for a pass into the file. Puts nothing if the library has none, or breaks
@@ -337,7 +454,7 @@ static int measure(struct attention_cache *c, struct dt_stream *s, const struct 
 /* ---- all passes ---- */
 
 /* Lists the passes that the library takes. The caller frees the list. */
-static struct wanted *list(const struct dt_attention_list *all, bool sums, int *count)
+static struct wanted *list(const struct dt_attention_list *all, enum dt_attention_way way, int *count)
 {
     struct wanted *out = dt_alloc((size_t)(all->forward_count + all->backward_count + 1) * sizeof *out);
     *count = 0;
@@ -345,10 +462,10 @@ static struct wanted *list(const struct dt_attention_list *all, bool sums, int *
         struct wanted w = {.callers = false};
         if (i < all->forward_count) {
             w.forward = &all->forward[i];
-            w.key = attention_forward_key(w.forward);
+            w.key = attention_forward_key(w.forward, way);
         } else {
             w.backward = &all->backward[i - all->forward_count];
-            w.key = attention_backward_key(w.backward, sums, &w.callers);
+            w.key = attention_backward_key(w.backward, way, &w.callers);
         }
         if (attention_can(w.forward != NULL ? &w.forward->shape : &w.backward->shape)) {
             out[(*count)++] = w;
@@ -357,10 +474,17 @@ static struct wanted *list(const struct dt_attention_list *all, bool sums, int *
     return out;
 }
 
+/* Whether one of the graphs that are allowed fits. */
+static bool fits(const struct attention_cache *c, const struct attention_key *k)
+{
+    struct attention_key other = *k;
+    other.sums = 0;
+    return attention_part(c, k, k->batch) > 0 || attention_part(c, &other, k->batch) > 0;
+}
+
 static int next_missing(const struct attention_cache *c, const struct wanted *each, int from, int count)
 {
-    while (from < count && (attention_part(c, &each[from].key, each[from].key.batch) == 0 ||
-                            dt_plan_file_find(c->file, &each[from].key) != NULL)) {
+    while (from < count && (!fits(c, &each[from].key) || dt_plan_file_find(c->file, &each[from].key) != NULL)) {
         from++;
     }
     return from;
@@ -379,14 +503,14 @@ static int measure_missing(struct attention_cache *c, struct dt_stream *s, const
     return rc;
 }
 
-int dt_cuda_attention_dnn_choose(struct dt_stream *s, const struct dt_attention_list *all, bool sums,
+int dt_cuda_attention_dnn_choose(struct dt_stream *s, const struct dt_attention_list *all, enum dt_attention_way way,
                                  void (*tick)(void *context), void *context, int *measured, struct dt_error *why,
                                  struct dt_error *err)
 {
     struct attention_cache *c = attention_cache_enter(s->device);
     attention_cache_leave(); /* no other thread computes attention yet */
     int rc = 0, count;
-    struct wanted *each = list(all, sums, &count);
+    struct wanted *each = list(all, way, &count);
     *measured = 0;
     why->status = DT_OK;
     if (c->api != NULL && c->failed == DT_DNN_SUCCESS && next_missing(c, each, 0, count) < count) {
@@ -405,11 +529,11 @@ int dt_cuda_attention_dnn_choose(struct dt_stream *s, const struct dt_attention_
     return rc;
 }
 
-void dt_cuda_attention_dnn_tell(struct dt_device *d, const struct dt_attention_list *all, bool sums,
+void dt_cuda_attention_dnn_tell(struct dt_device *d, const struct dt_attention_list *all, enum dt_attention_way way,
                                 struct dt_text *out)
 {
     int count;
-    struct wanted *each = list(all, sums, &count);
+    struct wanted *each = list(all, way, &count);
     struct attention_key *keys = dt_alloc((size_t)(count + 1) * sizeof *keys);
     for (int i = 0; i < count; i++) {
         keys[i] = each[i].key;

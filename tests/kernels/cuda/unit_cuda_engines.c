@@ -1,6 +1,6 @@
 /* covers: kernels/cuda/attention_plan.h */
-/* How cuDNN's engines are chosen at a start: measured once, kept in the plan file, the same for
- * all who share it. On the software GPU, one of whose proposals is made
+/* How cuDNN's engines and kernels of our own are chosen at a start: measured once, kept in the plan
+ * file, the same for all who share it. On the software GPU, one of whose proposals is made
  * fast.   run: timeout 120 */
 #include "base/file.h"
 #include "base/text.h"
@@ -22,7 +22,7 @@
 // clang-format on
 
 int softgpu_dnn_plans(void), softgpu_dnn_executions(void), softgpu_dnn_late_plans(void);
-int softgpu_dnn_ran(int proposal);
+int softgpu_dnn_ran(int proposal), softgpu_dnn_adding(void);
 
 enum { PROPOSALS = 8, ADDRESS = 40 };
 
@@ -174,19 +174,21 @@ static void the_fastest_is_kept(void **state)
     (void)unsetenv("SOFTGPU_CUDNN");
 }
 
-/* However many are proposed, four are compiled. */
+/* However many are proposed, four are compiled, and two of backward's by another part. */
 static void few_are_looked_at(void **state)
 {
     (void)state;
     struct gpu g;
     struct dt_error why;
+    struct attention_shape two = common;
+    two.positions = 32;
     (void)setenv("SOFTGPU_CUDNN", "engines 8", 1);
     set_number("SOFTGPU_CUDNN_FAST", 6);
     plan_cache_use("few", true);
-    open_gpu(&g);
+    open_gpu_of(&g, &two, 0);
     int plans = softgpu_dnn_plans();
     assert_int_equal(choose(&g, &why), 2);
-    assert_int_equal(softgpu_dnn_plans() - plans, 2 * 4);
+    assert_int_equal(softgpu_dnn_plans() - plans, 4 + 4 + 2);
     (void)compute(&g);
     for (int i = 4; i < PROPOSALS; i++) {
         assert_int_equal(softgpu_dnn_ran(i), 0);
@@ -249,6 +251,39 @@ static int choose_without_order(void)
     return measured == 2 && ran == 1 ? 0 : 1; /* forward always has an order */
 }
 
+/* Both graphs of backward compete, and the file says which one won. */
+static int choose_a_graph(void)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    (void)setenv("DTRUN_ATTENTION", "fast", 1);
+    for (int sums = 0; sums < 2; sums++) {
+        struct gpu g;
+        struct dt_error why;
+        int64_t row[12] = {0};
+        plan_cache_use("graph", true);
+        set_number("SOFTGPU_CUDNN_SUMS", sums);
+        open_gpu(&g);
+        CHECK(choose(&g, &why) == 2);
+        dt_text_reset(&text);
+        tell(&g, &text);
+        /* head, device, forward, backward: the shape, room, causal, backward, sums, own, scale, part, graph */
+        char *line = text.data;
+        for (int i = 0; i < 3; i++) {
+            line = strchr(line, '\n') + 1;
+        }
+        CHECK(sscanf(line, "%ld %ld %ld %ld %ld %ld %ld %ld %ld %ld %*x %ld %ld", &row[0], &row[1], &row[2], &row[3],
+                     &row[4], &row[5], &row[6], &row[7], &row[8], &row[9], &row[10], &row[11]) == 12);
+        CHECK(row[7] == 1 && row[8] == 1 && row[9] == 1 && row[10] == 2 && row[11] == sums);
+        int executions = softgpu_dnn_executions(), adding = softgpu_dnn_adding();
+        (void)compute(&g);
+        CHECK(softgpu_dnn_executions() == executions + 2 && softgpu_dnn_adding() == adding + sums);
+        close_gpu(&g);
+    }
+    dt_text_clear(&text);
+    return 0;
+}
+
 /* cuDNN is left out: nothing is measured, no file is looked at. */
 static int choose_without_library(void)
 {
@@ -267,12 +302,75 @@ static int choose_without_library(void)
     return none ? 0 : 1;
 }
 
+/* Both passes by kernels of our own, and none by the library. */
+static bool computes_itself(struct gpu *g)
+{
+    int64_t forward = dt_cuda_attention_calls(DT_ATTENTION_BY_FLASH, false),
+            backward = dt_cuda_attention_calls(DT_ATTENTION_BY_FLASH, true);
+    int executions = softgpu_dnn_executions();
+    (void)compute(g);
+    return dt_cuda_attention_calls(DT_ATTENTION_BY_FLASH, false) == forward + 1 &&
+           dt_cuda_attention_calls(DT_ATTENTION_BY_FLASH, true) == backward + 1 &&
+           softgpu_dnn_executions() == executions;
+}
+
+/* Kernels of our own are kept where all of the library's are slower, for later starts and other
+ * ranks too, and no plan is made. */
+static int choose_kernels_of_our_own(void)
+{
+    struct attention_shape small = {1, 8, 1, 8, 0, true, 0, 1};
+    struct gpu g;
+    struct dt_error why, err = {0};
+    struct dt_text text;
+    const char *by = "";
+    (void)setenv("DTRUN_ATTENTION", "", 1);
+    set_number("SOFTGPU_CUDNN_FAST", -1);
+    plan_cache_use("own-faster", true);
+    dt_text_init(&text);
+    for (int again = 0; again < 2; again++) {
+        open_gpu_of(&g, &small, 0);
+        CHECK(choose(&g, &why) == (again == 0 ? 2 : 0));
+        int plans = softgpu_dnn_plans();
+        CHECK(g.d.ops->plans->attention_backward(&g.d, &g.backward, &by, &err) == 0);
+        CHECK(strcmp(by, "kernels of our own on tensor cores") == 0);
+        CHECK(computes_itself(&g) && softgpu_dnn_plans() == plans);
+        dt_text_reset(&text);
+        tell(&g, &text);
+        close_gpu(&g);
+    }
+    plan_cache_use("own-taken", true);
+    open_gpu_of(&g, &small, 0);
+    CHECK(!computes_itself(&g));
+    CHECK(g.d.ops->plans->take_attention(&g.d, dt_text_str(&text), true));
+    CHECK(computes_itself(&g));
+    close_gpu(&g);
+    dt_text_clear(&text);
+    return 0;
+}
+
+/* And not where they are the slower ones, which they are on the software GPU. */
+static int choose_the_library(void)
+{
+    struct gpu g;
+    struct dt_error why;
+    (void)setenv("DTRUN_ATTENTION", "ordered", 1);
+    plan_cache_use("own-slower", true);
+    open_gpu(&g);
+    CHECK(choose(&g, &why) == 2);
+    CHECK(!computes_itself(&g));
+    close_gpu(&g);
+    return 0;
+}
+
 static void wishes_are_heeded(void **state)
 {
     (void)state;
     char text[CHILD_TEXT];
     assert_int_equal(child_run(choose_without_order, text), 0);
+    assert_int_equal(child_run(choose_a_graph, text), 0);
     assert_int_equal(child_run(choose_without_library, text), 0);
+    assert_int_equal(child_run(choose_kernels_of_our_own, text), 0);
+    assert_int_equal(child_run(choose_the_library, text), 0);
 }
 
 /* Work memory counts: proposals want 40 MiB for a sequence. The caller has 90, so backward is
@@ -288,6 +386,7 @@ static void parts_are_measured(void **state)
     four.batch = 4;
     four.positions = 32;
     (void)setenv("SOFTGPU_CUDNN", "work 40", 1);
+    set_number("SOFTGPU_CUDNN_PART", 2);
     plan_cache_use("parts", true);
     for (int again = 0; again < 2; again++) {
         open_gpu_of(&g, &four, (size_t)90 << 20);
@@ -301,7 +400,33 @@ static void parts_are_measured(void **state)
         which = again == 0 ? parts[1] > 0 : which;
         assert_true(parts[which] == 2 && parts[1 - which] == 0);
     }
+    (void)unsetenv("SOFTGPU_CUDNN_PART");
     (void)unsetenv("SOFTGPU_CUDNN");
+}
+
+/* Backward's fastest part is kept, however many sequences would fit; forward has the whole batch. */
+static void the_fastest_part_is_kept(void **state)
+{
+    (void)state;
+    struct attention_shape four = common;
+    four.batch = 4;
+    four.positions = 4;
+    static const int parts[] = {4, 2, 1};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        struct gpu g;
+        struct dt_error why;
+        plan_cache_use("part", true);
+        set_number("SOFTGPU_CUDNN_PART", parts[i]);
+        for (int again = 0; again < 2; again++) {
+            open_gpu_of(&g, &four, 0);
+            assert_int_equal(choose(&g, &why), again == 0 ? 2 : 0);
+            int before = softgpu_dnn_executions();
+            (void)compute(&g);
+            assert_int_equal(softgpu_dnn_executions() - before, 1 + 4 / parts[i]);
+            close_gpu(&g);
+        }
+    }
+    (void)unsetenv("SOFTGPU_CUDNN_PART");
 }
 
 /* What another rank chose counts, here and for later starts; `none` goes back to the first
@@ -400,7 +525,7 @@ static void what_a_file_should_not_say(void **state)
     for (int kind = 0; kind < 4; kind++) { /* the last two: of another device, a line that is
                                             * none */
         plan_cache_damage(path, &text, kind < 2 ? (enum plan_cache_damage)kind : PLAN_CACHE_INSTEAD,
-                          kind == 2 ? "dtrun attention plans 1\nNVIDIA B200, driver 13000, cuDNN 91900\n" : no_row);
+                          kind == 2 ? "dtrun attention plans 2\nNVIDIA B200, driver 13000, cuDNN 91900\n" : no_row);
         int fd = plan_cache_log_begin();
         open_gpu(&g);
         assert_int_equal(compute(&g), 0);
@@ -458,10 +583,12 @@ int main(void)
         cmocka_unit_test(few_are_looked_at),
         cmocka_unit_test(what_has_no_order_is_left_out),
         cmocka_unit_test(parts_are_measured),
+        cmocka_unit_test(the_fastest_part_is_kept),
         cmocka_unit_test(ranks_take_what_rank_0_chose),
         cmocka_unit_test(what_cannot_be_kept_is_not_measured),
         cmocka_unit_test(what_a_file_should_not_say),
         cmocka_unit_test(a_breakdown_is_nothing_to_choose),
     };
+    (void)setenv("DTRUN_ATTENTION", "cudnn", 1); /* engines compete with each other alone */
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }
