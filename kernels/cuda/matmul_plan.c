@@ -28,12 +28,12 @@ static const cublasLtEpilogue_t epilogues[] = {
     [DT_MATMUL_BIAS_BACKWARD_A] = CUBLASLT_EPILOGUE_BGRADB,
 };
 
-/* The library proposes by the alignment of the pointers that it is shown. Ours are aligned to 16
- * bytes (matmul.c), and are set before each run. */
+/* The library proposes by the alignment of the pointers that it is shown. The real ones are set
+ * before each run. */
 static bool describe_epilogue(const struct matmul_cache *c, const struct matmul_plan *p)
 {
     const struct dt_matmul_key *k = &p->key;
-    const void *aligned = (const void *)((uintptr_t)1 << 40 | 16);
+    const void *aligned = (const void *)((uintptr_t)1 << 40 | k->vector_alignment);
     cudaDataType bias_type = type_of(k->epilogue >= DT_MATMUL_BIAS_BACKWARD ? k->c_type : k->type);
     bool aux = k->epilogue == DT_MATMUL_GELU || k->epilogue == DT_MATMUL_GELU_BACKWARD;
     return set(c, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogues[k->epilogue], sizeof epilogues[0]) &&
@@ -157,7 +157,7 @@ void matmul_plan_free(const struct matmul_cache *c, struct matmul_plan *p)
 bool matmul_epilogue_fits(const struct dt_matmul_args *a)
 {
     uintptr_t vectors = (uintptr_t)a->bias | (uintptr_t)a->aux | (uintptr_t)a->bias_gradient;
-    if (a->type != DT_BF16 || a->accumulate || a->m <= 0 || a->n <= 0 || vectors % 16 != 0) {
+    if (a->type != DT_BF16 || a->accumulate || a->m <= 0 || a->n <= 0 || vectors % DT_MATMUL_ALIGNMENT_LEAST != 0) {
         return false;
     }
     switch (a->epilogue) {

@@ -55,6 +55,8 @@ struct matmul_cache *matmul_cache_enter(struct dt_device *d);
 void matmul_cache_leave(void);
 /* Frees the plans, but keeps the file. No product may be running. */
 void matmul_cache_forget(struct matmul_cache *c);
+/* DT_MATMUL_ALIGNMENT, or what the environment says */
+uint32_t matmul_alignment_most(void);
 cublasStatus_t matmul_run(const struct matmul_cache *c, const struct matmul_plan *p, const struct dt_cuda_launch *l,
                           const struct dt_matmul_args *a);
 

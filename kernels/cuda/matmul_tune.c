@@ -54,10 +54,11 @@ static size_t round_up(size_t n)
     return (n + 255) / 256 * 256;
 }
 
-/* Reserves a matrix of `rows` stored rows. *at: its offset, aligned as the key says. */
-static size_t matrix(size_t *at, size_t *end, int64_t rows, int64_t ld, size_t size, uint8_t alignment)
+/* Reserves a matrix of `rows` stored rows. *at: its offset, aligned as the key says: no better, but for
+ * the key's largest alignment, which stands for all better ones. */
+static size_t matrix(size_t *at, size_t *end, int64_t rows, int64_t ld, size_t size, uint16_t alignment)
 {
-    *at = *end + (alignment < 16 ? alignment : 0);
+    *at = *end + (alignment < matmul_alignment_most() ? alignment : 0);
     *end = round_up(*at + (size_t)rows * (size_t)ld * size);
     return *end;
 }
@@ -69,14 +70,14 @@ static int open_operands(struct dt_device *d, const struct dt_cuda_launch *l, co
     memset(o, 0, sizeof *o);
     (void)matrix(&o->a, &end, k->a_transposed ? k->k : k->m, k->lda, size, k->a_alignment);
     (void)matrix(&o->b, &end, k->b_transposed ? k->n : k->k, k->ldb, size, k->b_alignment);
-    (void)matrix(&o->bias, &end, 1, k->n, size, 16);
+    (void)matrix(&o->bias, &end, 1, k->n, size, k->vector_alignment);
     (void)matrix(&o->aux, &end, k->epilogue == DT_MATMUL_GELU || k->epilogue == DT_MATMUL_GELU_BACKWARD ? k->m : 0,
-                 k->n, size, 16);
+                 k->n, size, k->vector_alignment);
     size_t flows = end;
     (void)matrix(&o->c, &end, k->m, k->ldc, c_size, k->c_alignment);
     /* room for either type */
     (void)matrix(&o->bias_gradient, &end, k->epilogue >= DT_MATMUL_GELU_BACKWARD ? 1 : 0,
-                 k->epilogue == DT_MATMUL_BIAS_BACKWARD_A ? k->m : k->n, sizeof(float), 16);
+                 k->epilogue == DT_MATMUL_BIAS_BACKWARD_A ? k->m : k->n, sizeof(float), k->vector_alignment);
     o->step_bytes = end;
     o->copies = (int)(COPIES_BYTES / end);
     o->copies = o->copies < 1 ? 1 : o->copies > most_copies ? most_copies : o->copies;
@@ -319,10 +320,10 @@ static int ready(struct dt_stream *s, const struct dt_matmul_args *each, int cou
 static void tell(struct dt_device *d, const struct dt_matmul_args *each, int count, struct dt_text *out)
 {
     struct dt_matmul_key *keys = dt_alloc((size_t)(count + 1) * sizeof *keys);
+    const struct matmul_cache *c = matmul_cache_enter(d);
     for (int i = 0; i < count; i++) {
         keys[i] = dt_matmul_key_of(&each[i]);
     }
-    const struct matmul_cache *c = matmul_cache_enter(d);
     dt_plan_file_tell(c->file, keys, (size_t)count, out);
     matmul_cache_leave();
     free(keys);

@@ -208,8 +208,8 @@ static int choose(struct gpu *g, const struct dt_matmul_args *a)
 static void adopt(struct gpu *g, const struct dt_matmul_args *a)
 {
     struct dt_matmul_key key = dt_matmul_key_of(a);
-    struct dt_matmul_algo algo = {
-        .words = {1, key.b_alignment, key.a_alignment, key.c_alignment, key.c_alignment, 16, 16}};
+    struct dt_matmul_algo algo = {.words = {1, key.b_alignment, key.a_alignment, key.c_alignment, key.c_alignment,
+                                            key.vector_alignment, key.vector_alignment}};
     struct dt_text text;
     dt_text_init(&text);
     g->d.ops->plans->tell(&g->d, a, 0, &text);
