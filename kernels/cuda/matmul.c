@@ -50,7 +50,7 @@ static enum dt_matmul_ending ending_of(const struct dt_matmul_args *a)
     case DT_EPILOGUE_GELU:
         return DT_MATMUL_GELU;
     case DT_EPILOGUE_GELU_BACKWARD:
-        return DT_MATMUL_GELU_BACKWARD;
+        return a->accumulate || a->grad_type != a->c_type ? DT_MATMUL_GELU_ALONE_BACKWARD : DT_MATMUL_GELU_BACKWARD;
     case DT_EPILOGUE_BIAS_BACKWARD:
         return DT_MATMUL_BIAS_BACKWARD;
     case DT_EPILOGUE_BIAS_BACKWARD_A:
@@ -139,21 +139,31 @@ void matmul_cache_forget(struct matmul_cache *c)
     }
 }
 
+static const struct matmul_plan *find_key(struct matmul_cache *c, const struct dt_matmul_key *key)
+{
+    size_t bucket = XXH3_64bits(key, sizeof *key) % MATMUL_BUCKETS;
+    struct matmul_plan *p = c->buckets[bucket];
+    while (p != NULL && memcmp(&p->key, key, sizeof *key) != 0) {
+        p = p->next;
+    }
+    if (p == NULL) {
+        p = matmul_plan_make(c, key);
+        p->next = c->buckets[bucket];
+        c->buckets[bucket] = p;
+    }
+    return p;
+}
+
 /* The plan for a, made if it is new. *out_cache: the cache that holds it. */
 static const struct matmul_plan *find(struct dt_device *d, const struct dt_matmul_args *a,
                                       const struct matmul_cache **out_cache)
 {
     struct matmul_cache *c = matmul_cache_enter(d);
     struct dt_matmul_key key = dt_matmul_key_of(a);
-    size_t bucket = XXH3_64bits(&key, sizeof key) % MATMUL_BUCKETS;
-    struct matmul_plan *p = c->buckets[bucket];
-    while (p != NULL && memcmp(&p->key, &key, sizeof key) != 0) {
-        p = p->next;
-    }
-    if (p == NULL) {
-        p = matmul_plan_make(c, &key);
-        p->next = c->buckets[bucket];
-        c->buckets[bucket] = p;
+    const struct matmul_plan *p = find_key(c, &key);
+    if (p->plain && key.epilogue == DT_MATMUL_GELU_BACKWARD) {
+        key.epilogue = DT_MATMUL_GELU_ALONE_BACKWARD;
+        p = find_key(c, &key);
     }
     matmul_cache_leave();
     *out_cache = c;
@@ -191,8 +201,10 @@ static cublasStatus_t point(const struct matmul_cache *c, const struct matmul_pl
 cublasStatus_t matmul_run(const struct matmul_cache *c, const struct matmul_plan *p, const struct dt_cuda_launch *l,
                           const struct dt_matmul_args *a)
 {
-    const float one = 1, beta = a->accumulate ? 1 : 0;
-    const void *bias = p->key.epilogue <= DT_MATMUL_GELU ? a->bias : a->bias_gradient;
+    const float one = 1, beta = a->accumulate && p->key.epilogue != DT_MATMUL_GELU_ALONE_BACKWARD ? 1 : 0;
+    const void *bias = p->key.epilogue <= DT_MATMUL_GELU                  ? a->bias
+                       : p->key.epilogue == DT_MATMUL_GELU_ALONE_BACKWARD ? NULL
+                                                                          : a->bias_gradient;
     /* an epilogue sets pointers in the plan, which the thread of another stream may be about to
      * use */
     bool points = p->key.epilogue != DT_MATMUL_PLAIN;
@@ -260,6 +272,17 @@ void dt_cuda_matmul(struct dt_stream *s, const struct dt_matmul_args *a)
     }
 }
 
+void matmul_sum_columns(struct dt_stream *s, const struct dt_matmul_args *a)
+{
+    dt_kernels_cuda.column_sum(s, &(struct dt_column_sum_args){.out = a->bias_gradient,
+                                                               .x = a->c,
+                                                               .row_count = a->m,
+                                                               .col_count = a->n,
+                                                               .accumulate = a->accumulate,
+                                                               .type = a->c_type,
+                                                               .grad_type = a->grad_type});
+}
+
 bool dt_cuda_matmul_epilogue(struct dt_stream *s, const struct dt_matmul_args *a)
 {
     struct dt_cuda_launch l;
@@ -272,5 +295,8 @@ bool dt_cuda_matmul_epilogue(struct dt_stream *s, const struct dt_matmul_args *a
         return false;
     }
     multiply(s, c, p, &l, a);
+    if (p->key.epilogue == DT_MATMUL_GELU_ALONE_BACKWARD) {
+        matmul_sum_columns(s, a);
+    }
     return true;
 }

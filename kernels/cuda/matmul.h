@@ -17,7 +17,11 @@
  * computes. It is measured with that number but without the collective, so an algorithm that
  * ignores the number is timed on all multiprocessors. cublasLt computes an epilogue beyond the
  * bias only if that was measured to be faster than the product followed by our own kernel. The
- * file keeps the other outcome, too. */
+ * file keeps the other outcome, too.
+ *
+ * The gradient of GELU with a sum for a bias has three ways: all in the library, GELU's gradient in
+ * the library and the sum by our kernel, or both by our kernel. The second is an ending of its own.
+ * It is measured against the third, and the first against the faster of them. */
 #ifndef DT_KERNELS_CUDA_MATMUL_H
 #define DT_KERNELS_CUDA_MATMUL_H
 
@@ -41,7 +45,8 @@ enum dt_matmul_ending {
     DT_MATMUL_GELU,
     DT_MATMUL_GELU_BACKWARD,
     DT_MATMUL_BIAS_BACKWARD,
-    DT_MATMUL_BIAS_BACKWARD_A
+    DT_MATMUL_BIAS_BACKWARD_A,
+    DT_MATMUL_GELU_ALONE_BACKWARD /* with our own kernel after it for the sum */
 };
 
 /* Everything that a plan depends on. Adding to c is not part of it: sums are the same with and

@@ -36,6 +36,7 @@ struct matmul_cache {
 /* True if the library can compute the product with its epilogue. Otherwise the epilogue runs after
  * the product. */
 bool matmul_epilogue_fits(const struct dt_matmul_args *a);
+bool matmul_has_aux(const struct dt_matmul_key *key);
 /* True if the library can take the shape. */
 bool matmul_fits(const struct matmul_cache *c, const struct dt_matmul_key *key);
 /* Makes a plan with descriptors but without an algorithm. Null: the library refuses them. */
@@ -59,5 +60,7 @@ void matmul_cache_forget(struct matmul_cache *c);
 uint32_t matmul_alignment_most(void);
 cublasStatus_t matmul_run(const struct matmul_cache *c, const struct matmul_plan *p, const struct dt_cuda_launch *l,
                           const struct dt_matmul_args *a);
+/* The gradient of a bias as DT_MATMUL_GELU_ALONE_BACKWARD leaves it: the sum over the rows of c. */
+void matmul_sum_columns(struct dt_stream *s, const struct dt_matmul_args *a);
 
 #endif

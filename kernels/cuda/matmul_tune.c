@@ -5,8 +5,8 @@
  *                   dropped, and of the others all but KEPT
  *   turns 2 to 8    run the remaining ones; their medians count
  * For a product with an epilogue, the first candidate is product and epilogue one after the
- * other, with the plan chosen before for the product alone. The library's proposals for both in
- * one follow. */
+ * other, with the plan chosen before for the product alone, or what else was chosen before to be
+ * taken instead (DT_MATMUL_GELU_ALONE_BACKWARD). The library's proposals for both in one follow. */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/matmul_plan.h"
 #include "kernels/cuda/turns.h"
@@ -41,6 +41,7 @@ struct trial {
     struct dt_stream *stream;
     struct dt_cuda_launch launch;
     const struct dt_matmul_args *product;
+    enum dt_matmul_ending ending;
     /* takes the algorithm of each candidate in turn; null: the library takes no such product */
     struct matmul_plan *plan;
     struct operands operands;
@@ -71,8 +72,7 @@ static int open_operands(struct dt_device *d, const struct dt_cuda_launch *l, co
     (void)matrix(&o->a, &end, k->a_transposed ? k->k : k->m, k->lda, size, k->a_alignment);
     (void)matrix(&o->b, &end, k->b_transposed ? k->n : k->k, k->ldb, size, k->b_alignment);
     (void)matrix(&o->bias, &end, 1, k->n, size, k->vector_alignment);
-    (void)matrix(&o->aux, &end, k->epilogue == DT_MATMUL_GELU || k->epilogue == DT_MATMUL_GELU_BACKWARD ? k->m : 0,
-                 k->n, size, k->vector_alignment);
+    (void)matrix(&o->aux, &end, matmul_has_aux(k) ? k->m : 0, k->n, size, k->vector_alignment);
     size_t flows = end;
     (void)matrix(&o->c, &end, k->m, k->ldc, c_size, k->c_alignment);
     /* room for either type */
@@ -114,13 +114,23 @@ static bool run(void *trial, int i)
     struct trial *t = trial;
     const struct candidate *x = &t->all[i];
     struct dt_matmul_args a = with_copy(t->product, &t->operands, t->runs++ % t->operands.copies);
+    if (x->separate && t->ending == DT_MATMUL_GELU_BACKWARD) {
+        dt_matmul_epilogue(&dt_kernels_cuda, t->stream, &a); /* has no plan yet, so that is the next best way */
+        return true;
+    }
     if (x->separate) {
         dt_matmul_parts(&dt_kernels_cuda, t->stream, &a);
         return true;
     }
     t->plan->algo = x->found.algo;
     t->plan->workspace_bytes = x->found.workspaceSize;
-    return matmul_run(t->cache, t->plan, &t->launch, &a) == CUBLAS_STATUS_SUCCESS;
+    if (matmul_run(t->cache, t->plan, &t->launch, &a) != CUBLAS_STATUS_SUCCESS) {
+        return false;
+    }
+    if (t->ending == DT_MATMUL_GELU_ALONE_BACKWARD) {
+        matmul_sum_columns(t->stream, &a);
+    }
+    return true;
 }
 
 /* Drops slow candidates, after turn 1. */
@@ -193,7 +203,7 @@ static void keep(struct trial *t, const struct dt_matmul_key *key, int best, con
 static int measure(struct matmul_cache *c, struct dt_stream *s, const struct dt_matmul_args *product,
                    const struct dt_matmul_key *key, int *measured, struct dt_error *err)
 {
-    struct trial t = {.cache = c, .stream = s, .product = product};
+    struct trial t = {.cache = c, .stream = s, .product = product, .ending = (enum dt_matmul_ending)key->epilogue};
     int rc = 0, best = -1;
     float ms[2];
     if (!dt_cuda_begin(s, &t.launch)) {
