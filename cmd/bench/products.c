@@ -8,13 +8,14 @@
 void bench_choose(struct bench *b, const struct dt_matmul_args *a)
 {
     const struct dt_device_plans *plans = b->d->ops->plans;
-    struct dt_matmul_args each[2] = {*a, *a};
+    struct dt_matmul_args each[3] = {*a, *a, *a}; /* the parts first, as in worker/engine/matmul_shapes.c */
     struct dt_error why, err = {0};
     int measured;
     each[0].epilogue = DT_EPILOGUE_NONE;
+    each[1].accumulate = a->epilogue == DT_EPILOGUE_GELU_BACKWARD;
     if (plans != NULL) {
         (void)bench_ok(
-            b, plans->choose(b->s, each, a->epilogue != DT_EPILOGUE_NONE ? 2 : 1, NULL, NULL, &measured, &why, &err),
+            b, plans->choose(b->s, each, a->epilogue != DT_EPILOGUE_NONE ? 3 : 1, NULL, NULL, &measured, &why, &err),
             &err);
     }
 }

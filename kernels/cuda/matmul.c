@@ -17,10 +17,31 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct matmul_cache *caches;
 
-static uint8_t alignment(const void *p, int64_t ld, size_t size)
+/* read when a device's first plan is made */
+static _Atomic uint32_t alignment_most = DT_MATMUL_ALIGNMENT;
+
+static void read_alignment(void)
 {
-    uint64_t bits = (uint64_t)(uintptr_t)p | (uint64_t)ld * size | 16;
-    return (uint8_t)(bits & -bits);
+    const char *given = getenv("DTRUN_MATMUL_ALIGNMENT");
+    long n = given != NULL ? strtol(given, NULL, 10) : DT_MATMUL_ALIGNMENT;
+    bool good = n >= DT_MATMUL_ALIGNMENT_LEAST && n <= DT_MATMUL_ALIGNMENT_MOST && (n & (n - 1)) == 0;
+    if (!good) {
+        dt_log(DT_LOG_WARN, "matmul", "DTRUN_MATMUL_ALIGNMENT=%s: not a power of two from 16 to 256; %d is taken",
+               given, (int)DT_MATMUL_ALIGNMENT);
+    }
+    alignment_most = good ? (uint32_t)n : DT_MATMUL_ALIGNMENT;
+}
+
+uint32_t matmul_alignment_most(void)
+{
+    return alignment_most;
+}
+
+/* The library knows the distance between rows by itself. */
+static uint16_t alignment(uintptr_t at)
+{
+    uint64_t bits = (uint64_t)at | alignment_most;
+    return (uint16_t)(bits & -bits);
 }
 
 static enum dt_matmul_ending ending_of(const struct dt_matmul_args *a)
@@ -29,7 +50,7 @@ static enum dt_matmul_ending ending_of(const struct dt_matmul_args *a)
     case DT_EPILOGUE_GELU:
         return DT_MATMUL_GELU;
     case DT_EPILOGUE_GELU_BACKWARD:
-        return DT_MATMUL_GELU_BACKWARD;
+        return a->accumulate || a->grad_type != a->c_type ? DT_MATMUL_GELU_ALONE_BACKWARD : DT_MATMUL_GELU_BACKWARD;
     case DT_EPILOGUE_BIAS_BACKWARD:
         return DT_MATMUL_BIAS_BACKWARD;
     case DT_EPILOGUE_BIAS_BACKWARD_A:
@@ -57,9 +78,10 @@ struct dt_matmul_key dt_matmul_key_of(const struct dt_matmul_args *a)
     key.epilogue = (uint8_t)ending_of(a);
     key.type = (uint8_t)a->type;
     key.c_type = (uint8_t)c_type;
-    key.a_alignment = alignment(a->a, key.lda, dt_dtype_size(a->type));
-    key.b_alignment = alignment(a->b, key.ldb, dt_dtype_size(a->type));
-    key.c_alignment = alignment(a->c, key.ldc, dt_dtype_size(c_type));
+    key.a_alignment = alignment((uintptr_t)a->a);
+    key.b_alignment = alignment((uintptr_t)a->b);
+    key.c_alignment = alignment((uintptr_t)a->c);
+    key.vector_alignment = alignment((uintptr_t)a->bias | (uintptr_t)a->aux | (uintptr_t)a->bias_gradient);
     return key;
 }
 
@@ -69,6 +91,7 @@ static struct matmul_cache *open_cache(struct dt_device *d)
 {
     struct matmul_cache *c = dt_alloc(sizeof *c);
     struct dt_error err = {0};
+    read_alignment();
     c->device = d;
     c->lt = dt_lt_load(&err);
     if (c->lt != NULL && c->lt->cublasLtCreate(&c->handle) != CUBLAS_STATUS_SUCCESS) {
@@ -116,21 +139,31 @@ void matmul_cache_forget(struct matmul_cache *c)
     }
 }
 
+static const struct matmul_plan *find_key(struct matmul_cache *c, const struct dt_matmul_key *key)
+{
+    size_t bucket = XXH3_64bits(key, sizeof *key) % MATMUL_BUCKETS;
+    struct matmul_plan *p = c->buckets[bucket];
+    while (p != NULL && memcmp(&p->key, key, sizeof *key) != 0) {
+        p = p->next;
+    }
+    if (p == NULL) {
+        p = matmul_plan_make(c, key);
+        p->next = c->buckets[bucket];
+        c->buckets[bucket] = p;
+    }
+    return p;
+}
+
 /* The plan for a, made if it is new. *out_cache: the cache that holds it. */
 static const struct matmul_plan *find(struct dt_device *d, const struct dt_matmul_args *a,
                                       const struct matmul_cache **out_cache)
 {
-    struct dt_matmul_key key = dt_matmul_key_of(a);
-    size_t bucket = XXH3_64bits(&key, sizeof key) % MATMUL_BUCKETS;
     struct matmul_cache *c = matmul_cache_enter(d);
-    struct matmul_plan *p = c->buckets[bucket];
-    while (p != NULL && memcmp(&p->key, &key, sizeof key) != 0) {
-        p = p->next;
-    }
-    if (p == NULL) {
-        p = matmul_plan_make(c, &key);
-        p->next = c->buckets[bucket];
-        c->buckets[bucket] = p;
+    struct dt_matmul_key key = dt_matmul_key_of(a);
+    const struct matmul_plan *p = find_key(c, &key);
+    if (p->plain && key.epilogue == DT_MATMUL_GELU_BACKWARD) {
+        key.epilogue = DT_MATMUL_GELU_ALONE_BACKWARD;
+        p = find_key(c, &key);
     }
     matmul_cache_leave();
     *out_cache = c;
@@ -168,8 +201,10 @@ static cublasStatus_t point(const struct matmul_cache *c, const struct matmul_pl
 cublasStatus_t matmul_run(const struct matmul_cache *c, const struct matmul_plan *p, const struct dt_cuda_launch *l,
                           const struct dt_matmul_args *a)
 {
-    const float one = 1, beta = a->accumulate ? 1 : 0;
-    const void *bias = p->key.epilogue <= DT_MATMUL_GELU ? a->bias : a->bias_gradient;
+    const float one = 1, beta = a->accumulate && p->key.epilogue != DT_MATMUL_GELU_ALONE_BACKWARD ? 1 : 0;
+    const void *bias = p->key.epilogue <= DT_MATMUL_GELU                  ? a->bias
+                       : p->key.epilogue == DT_MATMUL_GELU_ALONE_BACKWARD ? NULL
+                                                                          : a->bias_gradient;
     /* an epilogue sets pointers in the plan, which the thread of another stream may be about to
      * use */
     bool points = p->key.epilogue != DT_MATMUL_PLAIN;
@@ -218,8 +253,8 @@ void dt_cuda_matmul(struct dt_stream *s, const struct dt_matmul_args *a)
         dt_stream_fail(s, DT_INVALID, "matmul: %s is not computed on the GPU", dt_dtype_name(a->type));
         return;
     }
-    /* a plan does not know this alignment, and the library may read 16 bytes at once */
-    if ((uintptr_t)a->bias % 16 != 0) {
+    /* the library may read 16 bytes at once */
+    if ((uintptr_t)a->bias % DT_MATMUL_ALIGNMENT_LEAST != 0) {
         dt_cuda_matmul_plain(&l, a);
         dt_cuda_end(s, "matmul");
         return;
@@ -237,6 +272,17 @@ void dt_cuda_matmul(struct dt_stream *s, const struct dt_matmul_args *a)
     }
 }
 
+void matmul_sum_columns(struct dt_stream *s, const struct dt_matmul_args *a)
+{
+    dt_kernels_cuda.column_sum(s, &(struct dt_column_sum_args){.out = a->bias_gradient,
+                                                               .x = a->c,
+                                                               .row_count = a->m,
+                                                               .col_count = a->n,
+                                                               .accumulate = a->accumulate,
+                                                               .type = a->c_type,
+                                                               .grad_type = a->grad_type});
+}
+
 bool dt_cuda_matmul_epilogue(struct dt_stream *s, const struct dt_matmul_args *a)
 {
     struct dt_cuda_launch l;
@@ -249,5 +295,8 @@ bool dt_cuda_matmul_epilogue(struct dt_stream *s, const struct dt_matmul_args *a
         return false;
     }
     multiply(s, c, p, &l, a);
+    if (p->key.epilogue == DT_MATMUL_GELU_ALONE_BACKWARD) {
+        matmul_sum_columns(s, a);
+    }
     return true;
 }

@@ -17,7 +17,11 @@
  * computes. It is measured with that number but without the collective, so an algorithm that
  * ignores the number is timed on all multiprocessors. cublasLt computes an epilogue beyond the
  * bias only if that was measured to be faster than the product followed by our own kernel. The
- * file keeps the other outcome, too. */
+ * file keeps the other outcome, too.
+ *
+ * The gradient of GELU with a sum for a bias has three ways: all in the library, GELU's gradient in
+ * the library and the sum by our kernel, or both by our kernel. The second is an ending of its own.
+ * It is measured against the third, and the first against the faster of them. */
 #ifndef DT_KERNELS_CUDA_MATMUL_H
 #define DT_KERNELS_CUDA_MATMUL_H
 
@@ -28,6 +32,11 @@
 extern "C" {
 #endif
 
+/* Alignment in bytes up to which plans differ: that of the smallest pieces of which memory is made,
+ * tensors of BF16 units (model/chain.c). With a larger one equal layers might differ, and each shape
+ * would be measured for each. DTRUN_MATMUL_ALIGNMENT: another power of two, 16 to 256, for comparisons. */
+enum { DT_MATMUL_ALIGNMENT = 128, DT_MATMUL_ALIGNMENT_LEAST = 16, DT_MATMUL_ALIGNMENT_MOST = 256 };
+
 /* Plain and bias belong to row `matmul`. These numbers are in the plan file, so do not change
  * them. */
 enum dt_matmul_ending {
@@ -36,7 +45,8 @@ enum dt_matmul_ending {
     DT_MATMUL_GELU,
     DT_MATMUL_GELU_BACKWARD,
     DT_MATMUL_BIAS_BACKWARD,
-    DT_MATMUL_BIAS_BACKWARD_A
+    DT_MATMUL_BIAS_BACKWARD_A,
+    DT_MATMUL_GELU_ALONE_BACKWARD /* with our own kernel after it for the sum */
 };
 
 /* Everything that a plan depends on. Adding to c is not part of it: sums are the same with and
@@ -44,11 +54,12 @@ enum dt_matmul_ending {
 struct dt_matmul_key {
     int64_t m, n, k, lda, ldb, ldc;
     int64_t busy_sms; /* multiprocessors that the plan leaves to other work */
+    /* alignment of the pointers in bytes; what exceeds DT_MATMUL_ALIGNMENT counts as that.
+     * vector_alignment: the least of those of bias, aux and bias_gradient */
+    uint16_t a_alignment, b_alignment, c_alignment, vector_alignment;
     uint8_t a_transposed, b_transposed;
     uint8_t epilogue;     /* enum dt_matmul_ending */
     uint8_t type, c_type; /* enum dt_dtype */
-    /* bytes, 2 to 16; alignment of the pointers and of the rows */
-    uint8_t a_alignment, b_alignment, c_alignment;
 };
 
 /* a cublasLtMatmulAlgo_t, as the plan file keeps it; zeros: product and epilogue one after the

@@ -21,27 +21,33 @@ static bool set(const struct matmul_cache *c, cublasLtMatmulDesc_t d, cublasLtMa
     return c->lt->cublasLtMatmulDescSetAttribute(d, what, value, size) == CUBLAS_STATUS_SUCCESS;
 }
 
+bool matmul_has_aux(const struct dt_matmul_key *k)
+{
+    return k->epilogue == DT_MATMUL_GELU || k->epilogue == DT_MATMUL_GELU_BACKWARD ||
+           k->epilogue == DT_MATMUL_GELU_ALONE_BACKWARD;
+}
+
 static const cublasLtEpilogue_t epilogues[] = {
     [DT_MATMUL_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT,          [DT_MATMUL_BIAS] = CUBLASLT_EPILOGUE_BIAS,
     [DT_MATMUL_GELU] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,     [DT_MATMUL_GELU_BACKWARD] = CUBLASLT_EPILOGUE_DGELU_BGRAD,
     [DT_MATMUL_BIAS_BACKWARD] = CUBLASLT_EPILOGUE_BGRADA, /* the library's first operand is our b */
-    [DT_MATMUL_BIAS_BACKWARD_A] = CUBLASLT_EPILOGUE_BGRADB,
+    [DT_MATMUL_BIAS_BACKWARD_A] = CUBLASLT_EPILOGUE_BGRADB, [DT_MATMUL_GELU_ALONE_BACKWARD] = CUBLASLT_EPILOGUE_DGELU,
 };
 
-/* The library proposes by the alignment of the pointers that it is shown. Ours are aligned to 16
- * bytes (matmul.c), and are set before each run. */
+/* The library proposes by the alignment of the pointers that it is shown. The real ones are set
+ * before each run. */
 static bool describe_epilogue(const struct matmul_cache *c, const struct matmul_plan *p)
 {
     const struct dt_matmul_key *k = &p->key;
-    const void *aligned = (const void *)((uintptr_t)1 << 40 | 16);
+    const void *aligned = (const void *)((uintptr_t)1 << 40 | k->vector_alignment);
     cudaDataType bias_type = type_of(k->epilogue >= DT_MATMUL_BIAS_BACKWARD ? k->c_type : k->type);
-    bool aux = k->epilogue == DT_MATMUL_GELU || k->epilogue == DT_MATMUL_GELU_BACKWARD;
+    bool vector = k->epilogue != DT_MATMUL_PLAIN && k->epilogue != DT_MATMUL_GELU_ALONE_BACKWARD;
     return set(c, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogues[k->epilogue], sizeof epilogues[0]) &&
-           (k->epilogue == DT_MATMUL_PLAIN ||
-            (set(c, p->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type) &&
-             set(c, p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned, sizeof aligned))) &&
-           (!aux || (set(c, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->n, sizeof k->n) &&
-                     set(c, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aligned, sizeof aligned)));
+           (!vector || (set(c, p->product, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type) &&
+                        set(c, p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned, sizeof aligned))) &&
+           (!matmul_has_aux(k) ||
+            (set(c, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->n, sizeof k->n) &&
+             set(c, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aligned, sizeof aligned)));
 }
 
 /* Beside a collective: tells the library how many multiprocessors are left. A collective that may
@@ -153,18 +159,19 @@ void matmul_plan_free(const struct matmul_cache *c, struct matmul_plan *p)
 }
 
 /* The library requires that gradients of biases have the type of the result, and that rows of aux
- * are multiples of 8 elements. */
+ * are multiples of 8 elements. It adds nothing to them; GELU's gradient can leave that to our own
+ * kernel. */
 bool matmul_epilogue_fits(const struct dt_matmul_args *a)
 {
     uintptr_t vectors = (uintptr_t)a->bias | (uintptr_t)a->aux | (uintptr_t)a->bias_gradient;
-    if (a->type != DT_BF16 || a->accumulate || a->m <= 0 || a->n <= 0 || vectors % 16 != 0) {
+    if (a->type != DT_BF16 || (a->accumulate && a->epilogue != DT_EPILOGUE_GELU_BACKWARD) || a->m <= 0 || a->n <= 0 ||
+        vectors % DT_MATMUL_ALIGNMENT_LEAST != 0) {
         return false;
     }
     switch (a->epilogue) {
     case DT_EPILOGUE_GELU:
-        return a->n % 8 == 0;
     case DT_EPILOGUE_GELU_BACKWARD:
-        return a->n % 8 == 0 && a->grad_type == a->c_type;
+        return a->n % 8 == 0;
     case DT_EPILOGUE_BIAS_BACKWARD:
     case DT_EPILOGUE_BIAS_BACKWARD_A:
         return a->grad_type == a->c_type;

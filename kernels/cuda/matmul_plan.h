@@ -36,6 +36,7 @@ struct matmul_cache {
 /* True if the library can compute the product with its epilogue. Otherwise the epilogue runs after
  * the product. */
 bool matmul_epilogue_fits(const struct dt_matmul_args *a);
+bool matmul_has_aux(const struct dt_matmul_key *key);
 /* True if the library can take the shape. */
 bool matmul_fits(const struct matmul_cache *c, const struct dt_matmul_key *key);
 /* Makes a plan with descriptors but without an algorithm. Null: the library refuses them. */
@@ -55,7 +56,11 @@ struct matmul_cache *matmul_cache_enter(struct dt_device *d);
 void matmul_cache_leave(void);
 /* Frees the plans, but keeps the file. No product may be running. */
 void matmul_cache_forget(struct matmul_cache *c);
+/* DT_MATMUL_ALIGNMENT, or what the environment says */
+uint32_t matmul_alignment_most(void);
 cublasStatus_t matmul_run(const struct matmul_cache *c, const struct matmul_plan *p, const struct dt_cuda_launch *l,
                           const struct dt_matmul_args *a);
+/* The gradient of a bias as DT_MATMUL_GELU_ALONE_BACKWARD leaves it: the sum over the rows of c. */
+void matmul_sum_columns(struct dt_stream *s, const struct dt_matmul_args *a);
 
 #endif

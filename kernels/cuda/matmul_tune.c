@@ -5,8 +5,8 @@
  *                   dropped, and of the others all but KEPT
  *   turns 2 to 8    run the remaining ones; their medians count
  * For a product with an epilogue, the first candidate is product and epilogue one after the
- * other, with the plan chosen before for the product alone. The library's proposals for both in
- * one follow. */
+ * other, with the plan chosen before for the product alone, or what else was chosen before to be
+ * taken instead (DT_MATMUL_GELU_ALONE_BACKWARD). The library's proposals for both in one follow. */
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/matmul_plan.h"
 #include "kernels/cuda/turns.h"
@@ -41,6 +41,7 @@ struct trial {
     struct dt_stream *stream;
     struct dt_cuda_launch launch;
     const struct dt_matmul_args *product;
+    enum dt_matmul_ending ending;
     /* takes the algorithm of each candidate in turn; null: the library takes no such product */
     struct matmul_plan *plan;
     struct operands operands;
@@ -54,10 +55,11 @@ static size_t round_up(size_t n)
     return (n + 255) / 256 * 256;
 }
 
-/* Reserves a matrix of `rows` stored rows. *at: its offset, aligned as the key says. */
-static size_t matrix(size_t *at, size_t *end, int64_t rows, int64_t ld, size_t size, uint8_t alignment)
+/* Reserves a matrix of `rows` stored rows. *at: its offset, aligned as the key says: no better, but for
+ * the key's largest alignment, which stands for all better ones. */
+static size_t matrix(size_t *at, size_t *end, int64_t rows, int64_t ld, size_t size, uint16_t alignment)
 {
-    *at = *end + (alignment < 16 ? alignment : 0);
+    *at = *end + (alignment < matmul_alignment_most() ? alignment : 0);
     *end = round_up(*at + (size_t)rows * (size_t)ld * size);
     return *end;
 }
@@ -69,14 +71,13 @@ static int open_operands(struct dt_device *d, const struct dt_cuda_launch *l, co
     memset(o, 0, sizeof *o);
     (void)matrix(&o->a, &end, k->a_transposed ? k->k : k->m, k->lda, size, k->a_alignment);
     (void)matrix(&o->b, &end, k->b_transposed ? k->n : k->k, k->ldb, size, k->b_alignment);
-    (void)matrix(&o->bias, &end, 1, k->n, size, 16);
-    (void)matrix(&o->aux, &end, k->epilogue == DT_MATMUL_GELU || k->epilogue == DT_MATMUL_GELU_BACKWARD ? k->m : 0,
-                 k->n, size, 16);
+    (void)matrix(&o->bias, &end, 1, k->n, size, k->vector_alignment);
+    (void)matrix(&o->aux, &end, matmul_has_aux(k) ? k->m : 0, k->n, size, k->vector_alignment);
     size_t flows = end;
     (void)matrix(&o->c, &end, k->m, k->ldc, c_size, k->c_alignment);
     /* room for either type */
     (void)matrix(&o->bias_gradient, &end, k->epilogue >= DT_MATMUL_GELU_BACKWARD ? 1 : 0,
-                 k->epilogue == DT_MATMUL_BIAS_BACKWARD_A ? k->m : k->n, sizeof(float), 16);
+                 k->epilogue == DT_MATMUL_BIAS_BACKWARD_A ? k->m : k->n, sizeof(float), k->vector_alignment);
     o->step_bytes = end;
     o->copies = (int)(COPIES_BYTES / end);
     o->copies = o->copies < 1 ? 1 : o->copies > most_copies ? most_copies : o->copies;
@@ -113,13 +114,23 @@ static bool run(void *trial, int i)
     struct trial *t = trial;
     const struct candidate *x = &t->all[i];
     struct dt_matmul_args a = with_copy(t->product, &t->operands, t->runs++ % t->operands.copies);
+    if (x->separate && t->ending == DT_MATMUL_GELU_BACKWARD) {
+        dt_matmul_epilogue(&dt_kernels_cuda, t->stream, &a); /* has no plan yet, so that is the next best way */
+        return true;
+    }
     if (x->separate) {
         dt_matmul_parts(&dt_kernels_cuda, t->stream, &a);
         return true;
     }
     t->plan->algo = x->found.algo;
     t->plan->workspace_bytes = x->found.workspaceSize;
-    return matmul_run(t->cache, t->plan, &t->launch, &a) == CUBLAS_STATUS_SUCCESS;
+    if (matmul_run(t->cache, t->plan, &t->launch, &a) != CUBLAS_STATUS_SUCCESS) {
+        return false;
+    }
+    if (t->ending == DT_MATMUL_GELU_ALONE_BACKWARD) {
+        matmul_sum_columns(t->stream, &a);
+    }
+    return true;
 }
 
 /* Drops slow candidates, after turn 1. */
@@ -192,7 +203,7 @@ static void keep(struct trial *t, const struct dt_matmul_key *key, int best, con
 static int measure(struct matmul_cache *c, struct dt_stream *s, const struct dt_matmul_args *product,
                    const struct dt_matmul_key *key, int *measured, struct dt_error *err)
 {
-    struct trial t = {.cache = c, .stream = s, .product = product};
+    struct trial t = {.cache = c, .stream = s, .product = product, .ending = (enum dt_matmul_ending)key->epilogue};
     int rc = 0, best = -1;
     float ms[2];
     if (!dt_cuda_begin(s, &t.launch)) {
@@ -319,10 +330,10 @@ static int ready(struct dt_stream *s, const struct dt_matmul_args *each, int cou
 static void tell(struct dt_device *d, const struct dt_matmul_args *each, int count, struct dt_text *out)
 {
     struct dt_matmul_key *keys = dt_alloc((size_t)(count + 1) * sizeof *keys);
+    const struct matmul_cache *c = matmul_cache_enter(d);
     for (int i = 0; i < count; i++) {
         keys[i] = dt_matmul_key_of(&each[i]);
     }
-    const struct matmul_cache *c = matmul_cache_enter(d);
     dt_plan_file_tell(c->file, keys, (size_t)count, out);
     matmul_cache_leave();
     free(keys);

@@ -30,7 +30,8 @@ namespace
 
 /* Three algorithms, each with its own order of sums. SOFTGPU_LT_FAST=1|2|3 makes the two others
  * slow. SOFTGPU_LT_EPILOGUE=fast makes all products slow whose epilogue is at most a bias,
- * SOFTGPU_LT_EPILOGUE=slow those with a larger epilogue. */
+ * SOFTGPU_LT_EPILOGUE=slow those with a larger epilogue, SOFTGPU_LT_EPILOGUE=alone all but those with
+ * GELU's gradient and no sum, SOFTGPU_LT_EPILOGUE=sums all without a sum for a bias. */
 #if defined(SOFTGPU_TSAN) || defined(__SANITIZE_ADDRESS__) /* under sanitizers everything is slow */
 enum { PROPOSALS = 3, SLOW_US = 50000, SLOW_EPILOGUE_US = 100000 };
 #else
@@ -145,9 +146,14 @@ bool has_bias_gradient(cublasLtEpilogue_t e)
     return e == CUBLASLT_EPILOGUE_DGELU_BGRAD || e == CUBLASLT_EPILOGUE_BGRADA || e == CUBLASLT_EPILOGUE_BGRADB;
 }
 
+bool is_gelu_backward(cublasLtEpilogue_t e)
+{
+    return e == CUBLASLT_EPILOGUE_DGELU_BGRAD || e == CUBLASLT_EPILOGUE_DGELU;
+}
+
 bool has_aux(cublasLtEpilogue_t e)
 {
-    return e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || e == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+    return e == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || is_gelu_backward(e);
 }
 
 /* The thread sanitizer does not watch the loops, which would take a hundred times as long. So the
@@ -171,7 +177,7 @@ void tell_sanitizer(const work *w)
     }
     for (int64_t j = 0; has_aux(w->epilogue) && j < w->n; j++) {
         char *column = (char *)w->aux + (size_t)(j * w->aux_ld) * out;
-        if (w->epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) {
+        if (is_gelu_backward(w->epilogue)) {
             tsan_reads(column, (size_t)w->m * out);
         } else {
             tsan_writes(column, (size_t)w->m * out);
@@ -196,13 +202,20 @@ float gelu_slope(float x)
     return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * 0.7978845608f * (1.0f + 3.0f * 0.044715f * x * x);
 }
 
+bool is_slow(cublasLtEpilogue_t e, const char *wanted)
+{
+    return strcmp(wanted, "alone") == 0  ? e != CUBLASLT_EPILOGUE_DGELU
+           : strcmp(wanted, "sums") == 0 ? !has_bias_gradient(e)
+                                         : is_more(e) == (strcmp(wanted, "slow") == 0);
+}
+
 void wait_as_asked(const work *w)
 {
     const char *fast = getenv("SOFTGPU_LT_FAST"), *epilogues = getenv("SOFTGPU_LT_EPILOGUE");
     if (fast != nullptr && atoi(fast) != w->algorithm) {
         usleep(SLOW_US);
     }
-    if (epilogues != nullptr && is_more(w->epilogue) == (strcmp(epilogues, "slow") == 0)) {
+    if (epilogues != nullptr && is_slow(w->epilogue, epilogues)) {
         usleep(SLOW_EPILOGUE_US);
     }
 }
@@ -240,7 +253,7 @@ void run(void *argument)
             if (w->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
                 put(w->aux, w->d_type, j * w->aux_ld + i, x);
                 x = gelu(x);
-            } else if (w->epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) {
+            } else if (is_gelu_backward(w->epilogue)) {
                 x *= gelu_slope(get(w->aux, w->d_type, j * w->aux_ld + i));
                 sums[i] += x;
             }
@@ -289,7 +302,7 @@ bool epilogue_fits(const description *p, const layout *d)
     if (!is_more(p->epilogue)) {
         return true;
     }
-    return (has_bias(p->epilogue) || has_bias_gradient(p->epilogue)) &&
+    return (has_bias(p->epilogue) || has_bias_gradient(p->epilogue) || has_aux(p->epilogue)) &&
            (p->bias_type < 0 || p->bias_type == (int)d->type) &&
            (!has_aux(p->epilogue) ||
             (p->aux_ld % 8 == 0 && p->aux_ld >= (int64_t)d->rows && (p->aux_type < 0 || p->aux_type == (int)d->type)));

@@ -20,6 +20,7 @@ static bool same(const struct dt_matmul_args *a, const struct dt_matmul_args *b)
     return a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda && a->ldb == b->ldb && a->ldc == b->ldc &&
            a->a_transposed == b->a_transposed && a->b_transposed == b->b_transposed && a->type == b->type &&
            a->c_type == b->c_type && (a->bias != NULL) == (b->bias != NULL) && a->epilogue == b->epilogue &&
+           (a->epilogue != DT_EPILOGUE_GELU_BACKWARD || a->accumulate == b->accumulate) &&
            a->grad_type == b->grad_type && a->busy_sms == b->busy_sms;
 }
 
@@ -45,10 +46,16 @@ static void collect(struct dt_stream *s, const struct dt_matmul_args *a)
     p->each[p->count++] = *a;
 }
 
-/* Its parts first: what they take is what it is compared with. */
+/* Its parts first: what they take is what it is compared with. A sum for a bias that is added to may
+ * be apart from GELU's gradient, and that is one way for a sum that is not, too. */
 static bool collect_epilogue(struct dt_stream *s, const struct dt_matmul_args *a)
 {
     dt_matmul_parts(&((struct collector *)s)->kernels, s, a);
+    if (a->epilogue == DT_EPILOGUE_GELU_BACKWARD) {
+        struct dt_matmul_args adding = *a;
+        adding.accumulate = true;
+        collect(s, &adding);
+    }
     if (a->epilogue != DT_EPILOGUE_NONE) {
         collect(s, a);
     }

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-enum { GAP_BYTES = 256, ALIGN_BYTES = 4096, FINISH_S = 60 };
+enum { GAP_BYTES = 256, ALIGN_BYTES = 4096, SMALL_ALIGN_BYTES = 128, FINISH_S = 60 };
 
 const char *plan_purpose_name(enum plan_purpose purpose)
 {
@@ -56,7 +56,7 @@ int plan_add(struct plan *p, enum plan_purpose purpose, enum plan_memory memory,
     *piece = (struct plan_piece){.memory = memory, .size_bytes = size_bytes, .offset = p->size_bytes[memory]};
     p->bytes[purpose] += size_bytes;
     if (size_bytes > 0) {
-        size_t align = size_bytes >= ALIGN_BYTES ? ALIGN_BYTES : 64;
+        size_t align = size_bytes >= ALIGN_BYTES ? ALIGN_BYTES : SMALL_ALIGN_BYTES;
         piece->offset = (p->size_bytes[memory] + align - 1) / align * align;
         p->size_bytes[memory] = piece->offset + size_bytes + GAP_BYTES;
     }

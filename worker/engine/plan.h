@@ -2,8 +2,8 @@
  * allocated, then allocated once. Whoever needs memory adds pieces while planning and asks for
  * their addresses when the plan is open. Three blocks: what peers reach (collectives use it
  * where it is), what only this rank's device uses, and pinned host memory for what goes to the
- * device and comes back. Pieces are 4096-byte aligned when large, with 256 unused bytes after
- * each, marked by dt_guard. */
+ * device and comes back. Pieces are aligned to 4096 bytes when large, otherwise to 128, with 256
+ * unused bytes after each, marked by dt_guard. */
 #ifndef DT_WORKER_ENGINE_PLAN_H
 #define DT_WORKER_ENGINE_PLAN_H
 

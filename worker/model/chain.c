@@ -11,7 +11,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { ALIGN = 64 }; /* elements */
+enum { ALIGN = 64 /* elements */, MEMORY_ALIGN = 128 /* bytes, as those of BF16 */ };
 
 static int64_t round_up(int64_t n, int64_t to)
 {
@@ -168,7 +168,7 @@ int block_memory(struct block *b, const char *name, enum life life, int again_fr
                               : life == LIFE_CACHE              ? PLACE_CACHE
                               : (int)b->recompute >= again_from ? PLACE_AGAIN
                                                                 : PLACE_KEPT;
-    size_t size_bytes = ((size_t)count * dt_dtype_size(type) + 63) / 64 * 64;
+    size_t size_bytes = ((size_t)count * dt_dtype_size(type) + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN;
     b->memory[b->memory_count] =
         (struct block_memory){.name = name, .place = place, .offset = b->bytes[place], .size_bytes = size_bytes};
     b->bytes[place] += size_bytes;

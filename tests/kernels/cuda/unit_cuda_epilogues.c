@@ -22,7 +22,8 @@
 // clang-format on
 
 /* not on a real GPU */
-extern uint64_t softgpu_lt_proposals __attribute__((weak)), softgpu_lt_epilogues __attribute__((weak));
+extern uint64_t softgpu_lt_proposals __attribute__((weak)), softgpu_lt_epilogues __attribute__((weak)),
+    softgpu_launch_count __attribute__((weak));
 
 struct gpu {
     struct dt_device d;
@@ -151,8 +152,7 @@ static void put(struct gpu *g, const struct product *p, struct on_device *o, siz
     }
 }
 
-static void check(struct gpu *g, const struct product *p, const struct on_device *o, int buffer, double bound,
-                  const char *who)
+static double *read_back(struct gpu *g, const struct product *p, const struct on_device *o, int buffer)
 {
     struct dt_error err = {0};
     double *x = dt_alloc((size_t)p->counts[buffer] * sizeof(double));
@@ -161,6 +161,13 @@ static void check(struct gpu *g, const struct product *p, const struct on_device
         fail_msg("%s", err.text);
     }
     dt_cpu_cast(&(struct dt_cast_args){x, o->pinned, p->counts[buffer], DT_F64, type_of(p, buffer)});
+    return x;
+}
+
+static void check(struct gpu *g, const struct product *p, const struct on_device *o, int buffer, double bound,
+                  const char *who)
+{
+    double *x = read_back(g, p, o, buffer);
     for (int64_t i = 0; i < p->counts[buffer]; i++) {
         double expected = p->values[buffer][i];
         if (!(fabs(x[i] - expected) <= bound * (1 + fabs(expected)))) {
@@ -179,6 +186,19 @@ static void check_all(struct gpu *g, const struct product *p, const struct on_de
     check(g, p, o, C, p->args.c_type == DT_F32 ? 1e-5 : 0.008, who);
     check(g, p, o, AUX, 0.008, who);
     check(g, p, o, GRADIENT, of_weights(p->args.epilogue) && p->args.grad_type == DT_F32 ? 1e-5 : sum, who);
+}
+
+/* As DT_MATMUL_GELU_ALONE_BACKWARD has it: expected becomes the sum of what is in c, after rounding. */
+static void sum_of_rounded(struct gpu *g, const struct product *p, const struct on_device *o, double *expected)
+{
+    double *c = read_back(g, p, o, C);
+    for (int64_t j = 0; j < p->args.n; j++) {
+        expected[j] = p->args.accumulate ? p->values[GRADIENT][j] : 0;
+        for (int64_t i = 0; i < p->args.m; i++) {
+            expected[j] += c[i * p->args.n + j];
+        }
+    }
+    free(c);
 }
 
 static void take_away(struct gpu *g, struct on_device *o)
@@ -208,8 +228,8 @@ static int choose(struct gpu *g, const struct dt_matmul_args *a)
 static void adopt(struct gpu *g, const struct dt_matmul_args *a)
 {
     struct dt_matmul_key key = dt_matmul_key_of(a);
-    struct dt_matmul_algo algo = {
-        .words = {1, key.b_alignment, key.a_alignment, key.c_alignment, key.c_alignment, 16, 16}};
+    struct dt_matmul_algo algo = {.words = {1, key.b_alignment, key.a_alignment, key.c_alignment, key.c_alignment,
+                                            key.vector_alignment, key.vector_alignment}};
     struct dt_text text;
     dt_text_init(&text);
     g->d.ops->plans->tell(&g->d, a, 0, &text);
@@ -229,12 +249,21 @@ static void adopt(struct gpu *g, const struct dt_matmul_args *a)
 static const enum dt_epilogue epilogues[] = {DT_EPILOGUE_GELU, DT_EPILOGUE_GELU_BACKWARD, DT_EPILOGUE_BIAS_BACKWARD,
                                              DT_EPILOGUE_BIAS_BACKWARD_A};
 
-/* Kinds of products: each epilogue in BF16, then those of weights with gradients in F32. */
-enum { KINDS = 6 };
+/* Kinds of products: each epilogue in BF16, those of weights with gradients in F32, and GELU's gradient
+ * with sums that the library cannot make: in F32, and added to. */
+enum { KINDS = 8 };
 static void make_kind(struct product *p, size_t kind, const int64_t *n)
 {
-    bool wide = kind >= 4;
-    make(p, epilogues[wide ? kind - 2 : kind], n[0], n[1], n[2], DT_BF16, wide ? DT_F32 : DT_BF16);
+    static const struct {
+        enum dt_epilogue epilogue;
+        enum dt_dtype grad_type;
+        bool accumulate;
+    } kinds[KINDS] = {{DT_EPILOGUE_GELU, DT_BF16, false},          {DT_EPILOGUE_GELU_BACKWARD, DT_BF16, false},
+                      {DT_EPILOGUE_BIAS_BACKWARD, DT_BF16, false}, {DT_EPILOGUE_BIAS_BACKWARD_A, DT_BF16, false},
+                      {DT_EPILOGUE_BIAS_BACKWARD, DT_F32, false},  {DT_EPILOGUE_BIAS_BACKWARD_A, DT_F32, false},
+                      {DT_EPILOGUE_GELU_BACKWARD, DT_F32, false},  {DT_EPILOGUE_GELU_BACKWARD, DT_BF16, true}};
+    make(p, kinds[kind].epilogue, n[0], n[1], n[2], DT_BF16, kinds[kind].grad_type);
+    p->args.accumulate = kinds[kind].accumulate;
 }
 
 /* By cublasLt, with operands aligned and not; each plan twice, with other memory. */
@@ -266,6 +295,9 @@ static void they_agree_with_the_twin(void **unused)
                 memcpy(expected.values[b], p.values[b], (size_t)p.counts[b] * sizeof(double));
             }
             compute_reference(&expected);
+            if (dt_matmul_key_of(&a[0]).epilogue == DT_MATMUL_GELU_ALONE_BACKWARD) {
+                sum_of_rounded(&g, &p, &o[0], expected.values[GRADIENT]);
+            }
             check_all(&g, &expected, &o[0], 0.008, "first");
             check_all(&g, &expected, &o[1], 0.008, "again");
             drop(&expected);
@@ -302,13 +334,17 @@ static int check_proposals(struct gpu *g, const struct matmul_cache *c, const st
         plan->workspace_bytes = found[i].workspaceSize;
         assert_true(dt_cuda_begin(g->s, &l));
         if (matmul_run(c, plan, &l, &a) == CUBLAS_STATUS_SUCCESS) {
+            if (key.epilogue == DT_MATMUL_GELU_ALONE_BACKWARD) {
+                matmul_sum_columns(g->s, &a);
+                sum_of_rounded(g, p, &o, expected->values[GRADIENT]);
+            }
             (void)snprintf(who, sizeof who, "proposal %d of %d", i, count);
             check(g, expected, &o, C, p->args.c_type == DT_F32 ? 1e-3 : 0.02, who);
             check(g, expected, &o, AUX, 0.01, who);
             check(g, expected, &o, GRADIENT,
-                  p->args.grad_type == DT_F32                     ? 1e-3
-                  : p->args.epilogue == DT_EPILOGUE_GELU_BACKWARD ? 0.2
-                                                                  : 0.05,
+                  p->args.epilogue == DT_EPILOGUE_GELU_BACKWARD ? 0.2
+                  : p->args.grad_type == DT_F32                 ? 1e-3
+                                                                : 0.05,
                   who);
             ran++;
         }
@@ -339,8 +375,9 @@ static void proposals_agree_with_the_twin(void **unused)
         drop(&p);
         drop(&expected);
     }
-    print_message("proposals: %d with GELU, %d with its gradient; %d, %d and in F32 %d, %d with sums for biases\n",
-                  ran[0], ran[1], ran[2], ran[3], ran[4], ran[5]);
+    print_message("proposals: %d with GELU, %d with its gradient, %d with that alone; %d, %d and in F32 %d, %d with "
+                  "sums for biases\n",
+                  ran[0], ran[1], ran[7], ran[2], ran[3], ran[4], ran[5]);
     for (int i = 0; i < KINDS; i++) {
         assert_true(&softgpu_lt_epilogues == NULL || ran[i] > 0);
     }
@@ -368,10 +405,9 @@ static void what_is_refused_is_done_apart(void **unused)
          1 << AUX, false},
         {"the bias off its alignment", 48, DT_BF16, DT_BF16, 1 << DT_EPILOGUE_GELU, 1 << BIAS, false},
         {"its gradient off", 48, DT_BF16, DT_BF16, BACKWARD, 1 << GRADIENT, false},
-        {"a gradient of another type than the result", 48, DT_BF16, DT_F32, 1 << DT_EPILOGUE_GELU_BACKWARD, 0, false},
         {"F32", 48, DT_F32, DT_F32, BACKWARD | 1 << DT_EPILOGUE_GELU, 0, false},
         {"adding", 48, DT_BF16, DT_BF16, BACKWARD, 0, true},
-        {"adding in F32", 48, DT_BF16, DT_F32, BACKWARD, 0, true},
+        {"adding in F32", 48, DT_BF16, DT_F32, BACKWARD & ~(1 << DT_EPILOGUE_GELU_BACKWARD), 0, true},
     };
     struct gpu g;
     use_cache("refused", true, NULL);
@@ -487,6 +523,53 @@ static void the_faster_way_stays(void **unused)
         g.d.ops->plans->none(&g.d); /* as `deterministic` has it */
         assert_false(is_fused(&g));
         assert_int_equal(softgpu_lt_proposals - proposals, 0);
+        close_gpu(&g);
+    }
+}
+
+/* Measures the product as training does (worker/engine/matmul_shapes.c), and with its sum added to. */
+static int choose_with_sum(struct gpu *g, const struct dt_matmul_args *a)
+{
+    struct dt_matmul_args adding = *a;
+    struct dt_error why, err;
+    int measured = -1;
+    adding.accumulate = true;
+    assert_int_equal(
+        g->d.ops->plans->choose(g->s, (struct dt_matmul_args[]){adding, *a}, 2, NULL, NULL, &measured, &why, &err), 0);
+    return measured;
+}
+
+/* GELU's gradient and the sum of it: both by the library, one or none. */
+static void one_of_three_ways_is_chosen(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *faster;
+        bool sum, alone; /* the library has the fastest way for both; for GELU's gradient */
+    } cases[] = {{"slow", false, false}, {"alone", false, true}, {"sums", true, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct gpu g;
+        struct product p;
+        struct on_device o;
+        use_cache("three", true, cases[i].faster);
+        open_gpu(&g);
+        make(&p, DT_EPILOGUE_GELU_BACKWARD, 65, 48, 72, DT_BF16, DT_BF16);
+        put(&g, &p, &o, 0, 0);
+        struct dt_matmul_args a = with_pointers(&p, o.at), adding = a;
+        assert_int_equal(choose_with_sum(&g, &a), 2);
+        assert_int_equal(choose_with_sum(&g, &a), 0);
+        uint64_t before = softgpu_lt_epilogues, products = softgpu_launch_count;
+        assert_true(g.d.kernels->matmul_epilogue(g.s, &a) == (cases[i].sum || cases[i].alone));
+        assert_int_equal(softgpu_lt_epilogues - before, cases[i].sum || cases[i].alone ? 1 : 0);
+        /* the sum is a kernel of our own */
+        assert_true((softgpu_launch_count > products) == cases[i].alone);
+        adding.accumulate = true;
+        /* with the sum apart the other two ways are equally slow */
+        assert_true(cases[i].sum || g.d.kernels->matmul_epilogue(g.s, &adding) == cases[i].alone);
+        g.d.ops->plans->none(&g.d);
+        assert_false(g.d.kernels->matmul_epilogue(g.s, &a));
+        take_away(&g, &o);
+        drop(&p);
         close_gpu(&g);
     }
 }
@@ -624,10 +707,15 @@ int main(void)
 {
     const struct CMUnitTest on_a_gpu[] = {cmocka_unit_test(proposals_agree_with_the_twin)};
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(they_agree_with_the_twin),      cmocka_unit_test(proposals_agree_with_the_twin),
-        cmocka_unit_test(what_is_refused_is_done_apart), cmocka_unit_test(aux_alone),
-        cmocka_unit_test(the_faster_way_stays),          cmocka_unit_test(ranks_take_what_rank_0_chose),
-        cmocka_unit_test(a_strange_row_does_no_harm),    cmocka_unit_test(runs_agree),
+        cmocka_unit_test(they_agree_with_the_twin),
+        cmocka_unit_test(proposals_agree_with_the_twin),
+        cmocka_unit_test(what_is_refused_is_done_apart),
+        cmocka_unit_test(aux_alone),
+        cmocka_unit_test(the_faster_way_stays),
+        cmocka_unit_test(one_of_three_ways_is_chosen),
+        cmocka_unit_test(ranks_take_what_rank_0_chose),
+        cmocka_unit_test(a_strange_row_does_no_harm),
+        cmocka_unit_test(runs_agree),
     };
     return &softgpu_lt_epilogues == NULL ? cmocka_run_group_tests(on_a_gpu, ranks_setup, folder_teardown)
                                          : cmocka_run_group_tests(tests, ranks_setup, folder_teardown);

@@ -104,7 +104,7 @@ static void read_choice(char *out, size_t size)
     out[0] = '\0';
     for (int i = 0; fgets(line, sizeof line, f) != NULL; i++) {
         char *at = line;
-        for (int field = 0; field < 15 && at != NULL; field++) {
+        for (int field = 0; field < 16 && at != NULL; field++) {
             at = strchr(at, ' ');
             at = at != NULL ? at + 1 : NULL;
         }
@@ -303,7 +303,7 @@ static void ranks_take_what_rank_0_chose(void **state)
     text.data[text.size / 2] ^= 1;
     assert_false(b.d.ops->plans->take(&b.d, text.data, true));
     dt_text_reset(&text);
-    dt_text_puts(&text, "dtrun matmul plans 2\nanother\n");
+    dt_text_puts(&text, "dtrun matmul plans 3\nanother\n");
     assert_false(b.d.ops->plans->take(&b.d, text.data, true));
     assert_true(compute(&b, false) == first);
     close_gpu(&b);
@@ -392,7 +392,7 @@ static void a_damaged_file_is_said_in_one_line(void **state)
     plan_cache_read(path, &text);
     for (int kind = 0; kind < 3; kind++) { /* the last: of another device */
         plan_cache_damage(path, &text, (enum plan_cache_damage)kind,
-                          "dtrun matmul plans 2\nNVIDIA B200, driver 13000, cublasLt 130000\n");
+                          "dtrun matmul plans 3\nNVIDIA B200, driver 13000, cublasLt 130000\n");
         int fd = plan_cache_log_begin();
         open_gpu(&g);
         (void)compute(&g, false);                  /* a product before anything is chosen: the
@@ -566,9 +566,9 @@ static void kernels_are_loaded_before(void **state)
     }
 }
 
-/* With a vocabulary that is no multiple of anything, all products of GPT-2 124M are read and
- * written 16 bytes at a time on a device with memory of its own, and the head goes by 8192 rows;
- * the host's memory holds what it always did. */
+/* With a vocabulary that is no multiple of anything, all rows of products of GPT-2 124M begin at
+ * multiples of 128 bytes on a device with memory of its own, and the head goes by 8192 rows; the
+ * host's memory holds what it always did. */
 static void the_head_is_aligned(void **state)
 {
     (void)state;
@@ -613,7 +613,10 @@ static void the_head_is_aligned(void **state)
                 heads++;
             }
             if (cases[i].own_memory) {
-                assert_true(key.a_alignment == 16 && key.b_alignment == 16 && key.c_alignment == 16);
+                int64_t size = (int64_t)dt_dtype_size(a->type);
+                assert_true(key.a_alignment == 128 && key.b_alignment == 128 && key.c_alignment == 128 &&
+                            key.vector_alignment == 128);
+                assert_true(key.lda * size % 128 == 0 && key.ldb * size % 128 == 0 && key.ldc * size % 128 == 0);
             }
         }
         assert_true(logits == 1 && heads >= 2); /* and the gradients of what they are made of; a
@@ -621,6 +624,43 @@ static void the_head_is_aligned(void **state)
         matmul_shapes_clear(&all);
         chain_close(&chain);
     }
+}
+
+/* The alignment of each pointer is in the key, up to that of all memory of a run, or up to what the
+ * environment says; that of a bias, a gradient and aux together. */
+static void alignment_is_in_the_key(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *most;
+        unsigned at, expected;
+    } cases[] = {{NULL, 4096, 128}, {NULL, 256, 128},   {NULL, 128, 128},  {NULL, 64, 64},  {NULL, 16, 16},
+                 {NULL, 2, 2},      {"256", 4096, 256}, {"256", 128, 128}, {"16", 128, 16}, {"96", 4096, 128}};
+    plan_cache_use("alignment", true);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct gpu g;
+        char *const far = (char *)((uintptr_t)1 << 40), *const at = far + cases[i].at;
+        struct dt_matmul_args a = {.a = at, .b = far, .c = far, .m = M, .n = N, .k = K, .type = DT_BF16};
+        (void)(cases[i].most != NULL ? setenv("DTRUN_MATMUL_ALIGNMENT", cases[i].most, 1)
+                                     : unsetenv("DTRUN_MATMUL_ALIGNMENT"));
+        open_gpu(&g);
+        (void)compute(&g, false);
+        unsigned most = cases[i].most != NULL && strcmp(cases[i].most, "96") != 0 ? (unsigned)atoi(cases[i].most) : 128;
+        struct dt_matmul_key key = dt_matmul_key_of(&a);
+        assert_true(key.a_alignment == cases[i].expected && key.b_alignment == most && key.c_alignment == most &&
+                    key.vector_alignment == most);
+        a = (struct dt_matmul_args){.a = far, .b = at, .c = far, .aux = at, .m = M, .n = N, .k = K, .type = DT_BF16};
+        key = dt_matmul_key_of(&a);
+        assert_true(key.a_alignment == most && key.b_alignment == cases[i].expected && key.c_alignment == most &&
+                    key.vector_alignment == cases[i].expected);
+        a = (struct dt_matmul_args){
+            .a = far, .b = far, .c = at, .bias = at, .bias_gradient = far, .m = M, .n = N, .k = K, .type = DT_BF16};
+        key = dt_matmul_key_of(&a);
+        assert_true(key.a_alignment == most && key.b_alignment == most && key.c_alignment == cases[i].expected &&
+                    key.vector_alignment == cases[i].expected);
+        close_gpu(&g);
+    }
+    (void)unsetenv("DTRUN_MATMUL_ALIGNMENT");
 }
 
 int main(void)
@@ -637,6 +677,7 @@ int main(void)
         cmocka_unit_test(no_step_makes_a_plan),
         cmocka_unit_test(kernels_are_loaded_before),
         cmocka_unit_test(the_head_is_aligned),
+        cmocka_unit_test(alignment_is_in_the_key),
     };
     return cmocka_run_group_tests(tests, ranks_setup, folder_teardown);
 }
