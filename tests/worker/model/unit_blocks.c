@@ -348,6 +348,74 @@ static void test_head_chunks(void **state)
     run_close(&half);
 }
 
+static const struct gpt2 thin = {.tie_word_embeddings = true,
+                                 .n_layer = 1,
+                                 .n_head = 1,
+                                 .n_embd = 2,
+                                 .n_positions = 1024,
+                                 .vocab_size = 50257,
+                                 .n_inner = 4,
+                                 .layer_norm_epsilon = 1e-5,
+                                 .initializer_range = 0.02};
+
+/* On a GPU a chunk has 8192 rows within 1 GiB, or a quarter of the batch's within 4 GiB. */
+static void test_head_chunks_of_a_gpu(void **state)
+{
+    (void)state;
+    static const int64_t cases[][3] = {{4, 50257, 4096},    {8, 50257, 8192},   {12, 50257, 6144},
+                                       {16, 50257, 8192},   {64, 50257, 16384}, {65, 50257, 16640},
+                                       {128, 50257, 32768}, {4, 256000, 2048},  {64, 256000, 8192}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct gpt2 sizes = thin;
+        sizes.vocab_size = cases[i][1];
+        struct model_spec spec = {.name = "gpt2",
+                                  .sizes = &sizes,
+                                  .batch_size = cases[i][0],
+                                  .sequence_length = 1024,
+                                  .own_memory = true,
+                                  .type = DT_BF16};
+        struct chain c;
+        struct dt_error err = {0};
+        assert_int_equal(chain_open(&c, &spec, 1, &err), 0);
+        const struct block *head = &c.blocks[2];
+        int found = 0;
+        while (strcmp(head->memory[found].name, "logits") != 0) {
+            found++;
+        }
+        int64_t row_bytes = (cases[i][1] + 63) / 64 * 64 * 2;
+        assert_int_equal(head->memory[found].size_bytes, cases[i][2] * row_bytes);
+        chain_close(&c);
+    }
+}
+
+/* A batch that is not full may divide into larger chunks than a full one: 192 rows are one, 193 are two
+ * of 128 and 65. It stays within the room that there is. */
+static void test_head_chunks_of_fewer_rows(void **state)
+{
+    (void)state;
+    struct gpt2 sizes = thin;
+    sizes.vocab_size = 70000;
+    struct model_spec spec = {.name = "gpt2", .sizes = &sizes, .batch_size = 193, .sequence_length = 1};
+    struct model_run room, full;
+    run_open(&room, "twin64", spec);
+    spec.batch_size = 192;
+    run_open(&full, "twin64", spec);
+    fill(&room);
+    fill(&full);
+    room.batch.samples = 192;
+    room.batch.weight = full.batch.weight;
+    double expected = run_train(&full, false, 1), loss = run_train(&room, false, 1);
+    assert_true(fabs(loss - expected) <= 1e-12 * expected);
+    for (int i = 0; i < full.chain.tensor_count; i++) {
+        for (int64_t e = 0; e < full.chain.tensors[i].numel; e++) {
+            double g = run_value(&full, full.grads, i, e);
+            assert_true(fabs(run_value(&room, room.grads, i, e) - g) <= 1e-11 * (1 + fabs(g)));
+        }
+    }
+    run_close(&room);
+    run_close(&full);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -358,6 +426,8 @@ int main(void)
         cmocka_unit_test(test_float),
         cmocka_unit_test(test_overwrite_and_accumulate),
         cmocka_unit_test(test_head_chunks),
+        cmocka_unit_test(test_head_chunks_of_a_gpu),
+        cmocka_unit_test(test_head_chunks_of_fewer_rows),
         cmocka_unit_test(test_attention_has_room_for_whole_sequences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,7 +5,9 @@
  * Chunks are as large as CHUNK_BYTES allows. Each chunk reads the whole (V, C) table twice and adds
  * to its gradient, which costs more than smaller chunks gain by staying in a cache (V 50257, C 384,
  * 1024 rows: a step takes 2.67 s with chunks of 64 rows, 2.33 s with 256, 2.14 s with 512). On a
- * GPU chunks have 8192 rows, whole waves of a product, within 1 GiB. A row of logits begins at a
+ * GPU chunks have 8192 rows, whole waves of a product, within 1 GiB, or a quarter of all rows within
+ * 4 GiB if that is more: so the table's gradient is added up, and rounded, four times at most, and
+ * the logits stay a small part of what the layers keep of as many rows. A row of logits begins at a
  * multiple of 64 elements there, so that products of a vocabulary like 50257 read and write 16
  * bytes at a time.
  *
@@ -20,7 +22,8 @@ enum {
     CHUNK_ROWS_LEAST = 64,
     GPU_CHUNK_BYTES = 1 << 30,
     GPU_CHUNK_ROWS = 8192,
-    GPU_ROWS = 256 /* a chunk is a multiple of this */
+    GPU_CHUNKS = 4, /* of many rows, within GPU_CHUNKS * GPU_CHUNK_BYTES */
+    GPU_ROWS = 256  /* a chunk is a multiple of this */
 };
 
 /* Memory in the order of its declaration: the sum of the pair (R, C); the norm's output, replaced
@@ -51,18 +54,33 @@ static int64_t pitch(const struct block *b)
     return b->spec->own_memory ? (m->vocabulary + 63) / 64 * 64 : m->vocabulary;
 }
 
-/* Rows per chunk: a multiple of 64 (on a GPU 256) that divides the rows evenly. A function of the
- * shape alone. */
+static int64_t least(int64_t x, int64_t y)
+{
+    return x < y ? x : y;
+}
+
+/* Rows of a chunk that divides `rows` evenly: a multiple of 64 (on a GPU 256). A function of the shape
+ * alone. */
+static int64_t even_rows(const struct block *b, int64_t rows)
+{
+    bool gpu = b->spec->own_memory;
+    int64_t step = gpu ? GPU_ROWS : CHUNK_ROWS_LEAST, row_bytes = pitch(b) * (int64_t)dt_dtype_size(b->spec->type);
+    int64_t most = (gpu ? GPU_CHUNK_BYTES : CHUNK_BYTES) / row_bytes;
+    if (gpu) {
+        int64_t part =
+            least((rows / GPU_CHUNKS + step - 1) / step * step, (int64_t)GPU_CHUNKS * GPU_CHUNK_BYTES / row_bytes);
+        most = least(most, GPU_CHUNK_ROWS);
+        most = part > most ? part : most;
+    }
+    most = most < step ? step : most / step * step;
+    int64_t count = (rows + most - 1) / most;
+    return least(((rows + count - 1) / count + step - 1) / step * step, rows);
+}
+
+/* Rows per chunk of a pass over `rows`: never more than a full batch has, whose chunk is the room. */
 static int64_t chunk_rows(const struct block *b, int64_t rows)
 {
-    int64_t step = b->spec->own_memory ? GPU_ROWS : CHUNK_ROWS_LEAST,
-            bytes = b->spec->own_memory ? GPU_CHUNK_BYTES : CHUNK_BYTES;
-    int64_t most = bytes / (pitch(b) * (int64_t)dt_dtype_size(b->spec->type)) / step * step;
-    most = b->spec->own_memory && most > GPU_CHUNK_ROWS ? GPU_CHUNK_ROWS : most;
-    most = most < step ? step : most;
-    int64_t count = (rows + most - 1) / most;
-    int64_t even = ((rows + count - 1) / count + step - 1) / step * step;
-    return even < rows ? even : rows;
+    return least(even_rows(b, rows), even_rows(b, most_rows(b)));
 }
 
 static int declare(struct block *b, struct dt_error *err)
