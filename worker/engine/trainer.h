@@ -92,6 +92,10 @@ struct trainer_memory {
     /* Of a device with memory of its own: what was in use of it before the plan, streams and
      * libraries; and of that, what the communicators took when they were connected. */
     double context_bytes, connected_bytes;
+    /* The last answer of trainer_memory_now, the step after which it was asked for, and how often. */
+    double seen_bytes;
+    int64_t seen_step;
+    int seen_times;
 };
 
 struct trainer_pending { /* a step that was enqueued */
@@ -227,6 +231,8 @@ int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *er
 /* Bytes that this rank holds now, and what it was planned to hold: of the device where that has
  * memory of its own, with what CUDA takes for itself. */
 double trainer_memory(const struct trainer *t);
+/* What this rank held a few steps ago at most: the driver takes a lock of its own to say it. */
+double trainer_memory_now(struct trainer *t);
 /* Bytes that so many ranks with this plan take together where nothing but the host has memory. */
 double trainer_host_bytes(const struct trainer *t, int ranks);
 double trainer_planned_bytes(const struct trainer *t);

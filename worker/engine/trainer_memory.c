@@ -22,6 +22,8 @@
 #define HELD_WAIT_S 50.0
 #define HELD_ASK_S 0.25
 #define HELD_SAY_S 10.0
+/* The first logged steps touch what was not touched yet; later ones ask every so many steps. */
+enum { SEEN_AT_FIRST = 4, SEEN_STEPS = 10 };
 
 double trainer_host_bytes(const struct trainer *t, int ranks)
 {
@@ -375,6 +377,17 @@ double trainer_memory(const struct trainer *t)
         return resident_bytes();
     }
     return fmax(0, (double)total_bytes - (double)free_bytes - others_bytes(t->world));
+}
+
+double trainer_memory_now(struct trainer *t)
+{
+    struct trainer_memory *m = &t->memory;
+    if (m->seen_times < SEEN_AT_FIRST || t->run.step - m->seen_step >= SEEN_STEPS) {
+        m->seen_bytes = trainer_memory(t);
+        m->seen_step = t->run.step;
+        m->seen_times += m->seen_times < SEEN_AT_FIRST;
+    }
+    return m->seen_bytes;
 }
 
 double trainer_planned_bytes(const struct trainer *t)

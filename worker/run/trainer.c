@@ -79,7 +79,7 @@ static void report_step(struct trainer *t, const struct trainer_result *x)
     r.lr = x->lr;
     r.step_s = x->step_s;
     r.data_wait_s = x->data_wait_s;
-    r.memory_bytes = r.logged && t->rank == 0 ? trainer_memory(t) : NAN;
+    r.memory_bytes = r.logged && t->rank == 0 ? trainer_memory_now(t) : NAN;
     r.tokens_per_s = x->step_s > 0 ? (double)tokens / x->step_s : 0;
     r.mfu = (double)tokens * t->job->model.ops->flops(&t->chain) / x->step_s / (t->run.peak_flops * t->size);
     r.pace = x->pace;
