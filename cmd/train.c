@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -438,17 +439,21 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
         return -1;
     }
     dt_text_init(&text);
+    bool on_gpu = strcmp(device, "cuda") == 0;
+    double total_bytes = on_gpu ? gpu_most_total() : 0; /* not positive: not known */
     int rc = trainer_prepare(&t, job, 0, size, local, DT_F32,
-                             strcmp(world_device_name(job->training.device), "cuda") == 0, err);
+                             !on_gpu           ? 0
+                             : total_bytes > 0 ? total_bytes
+                                               : INFINITY,
+                             err);
     rc = rc == 0 && o->evaluate == NULL ? trainer_plan_samples(&t, err) : rc;
     if (rc == 0) {
         if (print) {
             trainer_print_plan(&t, device, local, o->json, &text);
             fputs(dt_text_str(&text), stdout);
         }
-        bool on_gpu = strcmp(device, "cuda") == 0;
         rc = on_gpu
-                 ? trainer_check_total(&t, gpu_most_total(), local, err)
+                 ? trainer_check_total(&t, total_bytes, local, err)
                  : trainer_check_memory(&t, NULL, print ? local : 1, err); /* as a rank, the others' memory may be taken
                                                                             * already */
     }

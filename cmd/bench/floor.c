@@ -150,7 +150,7 @@ static int open_trainer(struct floor *f, const char *folder, enum dt_dtype type,
     f->b.k = w->device->kernels;
     f->b.type = type;
     f->has_trainer = true;
-    int rc = trainer_prepare(t, &f->job, 0, 1, 1, w->device->real, !w->device->host_memory, err);
+    int rc = trainer_prepare(t, &f->job, 0, 1, 1, w->device->real, world_device_bytes(w), err);
     rc = rc == 0 ? trainer_check_memory(t, w->device, 1, err) : rc;
     if (rc == 0) {
         rc = trainer_choose_plans(t, w, err) != 0 || trainer_open(t, w, err) != 0 ? -1 : trainer_init_weights(t, err);

@@ -62,7 +62,7 @@ static int open_trainer(struct load *l, struct dt_error *err)
         return -1;
     }
     l->has_trainer = true;
-    return trainer_prepare(&l->trainer, &l->job, w->rank, w->size, w->local_size, w->device->real, false, err) != 0
+    return trainer_prepare(&l->trainer, &l->job, w->rank, w->size, w->local_size, w->device->real, 0, err) != 0
                ? -1
                : trainer_open(&l->trainer, w, err);
 }

@@ -4,6 +4,7 @@
 #include "base/proc.h"
 #include "base/text.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,9 +49,10 @@ static int exchange(struct dt_store *store, const char *key, int rank, int size,
     return collect(store, key, size, table, err) == 0 ? dt_store_set(store, key, table->data, table->size, err) : -1;
 }
 
-/* A rank's line: machine, UUID and bus address of its GPU; "-" what is not known. */
+/* A rank's line: machine, UUID, bus address and memory of its GPU; "-" and 0 what is not known. */
 struct line {
     char machine[64], uuid[64], bus[32];
+    double bytes;
 };
 
 static int by_gpu(const void *a, const void *b)
@@ -75,6 +77,10 @@ static void compare(struct gpu_share *out, const struct line *lines, int rank, i
         out->ranks += r != rank && same(&lines[r], &lines[rank]);
     }
     qsort(sorted, (size_t)size, sizeof *sorted, by_gpu);
+    for (int i = 0, here = 1; i < size; i++) {
+        here = i > 0 && same(sorted[i - 1], sorted[i]) ? here + 1 : 1;
+        out->share_bytes = sorted[i]->bytes > 0 ? fmin(out->share_bytes, sorted[i]->bytes / here) : out->share_bytes;
+    }
     for (int i = 0; i + 1 < size; i++) {
         int first = (int)(sorted[i] - lines);
         if (same(sorted[i], sorted[i + 1]) && (out->first < 0 || first < out->first)) {
@@ -115,7 +121,8 @@ static int look(struct gpu_share *out, const char *table, int rank, int size, co
     int rc = 0;
     for (int r = 0; r < size && rc == 0; r++) {
         int used = 0;
-        if (sscanf(table, "%63s %63s %31s%n", lines[r].machine, lines[r].uuid, lines[r].bus, &used) != 3 ||
+        if (sscanf(table, "%63s %63s %31s %lf%n", lines[r].machine, lines[r].uuid, lines[r].bus, &lines[r].bytes,
+                   &used) != 4 ||
             table[used] != '\n') {
             rc = dt_fail(err, DT_INVALID, "the store's table of GPUs does not name that of rank %d", r);
         }
@@ -130,9 +137,12 @@ static int look(struct gpu_share *out, const char *table, int rank, int size, co
 }
 
 int gpu_share_look(struct gpu_share *out, struct dt_store *store, const struct dt_page *page, int rank, int size,
-                   const struct dt_device *device, struct dt_error *err)
+                   struct dt_device *device, struct dt_error *err)
 {
+    size_t free_bytes, total_bytes = 0;
+    bool sized = dt_device_memory(device, &free_bytes, &total_bytes) && total_bytes > 0;
     *out = (struct gpu_share){.ranks = 1, .first = -1, .second = -1, .unseen = -1};
+    out->share_bytes = sized ? (double)total_bytes : INFINITY;
     struct dt_device_place place;
     struct dt_text own, table;
     char key[KEY_BYTES], boot[DT_BOOT_ID_BYTES];
@@ -143,7 +153,8 @@ int gpu_share_look(struct gpu_share *out, struct dt_store *store, const struct d
     dt_text_init(&table);
     dt_text_puts(&own, dt_proc_boot_id(boot)); /* the same for all containers of a machine */
     bool known = dt_device_place(device->ops->name, device->options.index, &place);
-    dt_text_printf(&own, "%s %s %s", own.size > 0 ? "" : "-", known ? place.uuid : "-", known ? place.bus : "-");
+    dt_text_printf(&own, "%s %s %s %zu", own.size > 0 ? "" : "-", known ? place.uuid : "-", known ? place.bus : "-",
+                   total_bytes);
     (void)snprintf(key, sizeof key, "gpu/%u", page->round);
     int rc = exchange(store, key, rank, size, &own, &table, err);
     rc = rc == 0 ? look(out, dt_text_str(&table), rank, size, device, err)

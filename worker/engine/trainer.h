@@ -83,9 +83,19 @@ struct trainer_memory {
     int numbers; /* -1: the model drops nothing */
     /* bytes of PLAN_STAGING that rank 0 alone has, for samples */
     size_t samples_bytes;
+    /* This rank's share of a device with memory of its own; 0: the device computes in the host's;
+     * infinite: not known. */
+    double device_bytes;
+    /* Of a level that was chosen by it: what the level before would have taken; 0: there is none. */
+    double above_bytes;
+    bool level_chosen;
     /* Of a device with memory of its own: what was in use of it before the plan, streams and
      * libraries; and of that, what the communicators took when they were connected. */
     double context_bytes, connected_bytes;
+    /* The last answer of trainer_memory_now, the step after which it was asked for, and how often. */
+    double seen_bytes;
+    int64_t seen_step;
+    int seen_times;
 };
 
 struct trainer_pending { /* a step that was enqueued */
@@ -193,9 +203,17 @@ static inline bool trainer_stops(const struct trainer *t)
 
 /* Opens data, chain, strategy and plan for a rank of a world. local_size: ranks on this host.
  * type: what the device computes with, DT_F32 (the job may then want BF16), or DT_F64 for
- * twin64. own_memory: the device has memory of its own. */
+ * twin64. device_bytes: as in struct trainer_memory; all ranks give the same, as the level of
+ * activation_checkpointing may follow from it. */
 int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size, int local_size, enum dt_dtype type,
-                    bool own_memory, struct dt_error *err);
+                    double device_bytes, struct dt_error *err);
+/* trainer_memory.c: a level that was chosen by the GPU's memory, and why; nothing of another. */
+void trainer_level_words(const struct trainer *t, struct dt_text *out);
+const char *trainer_level_name(const struct trainer *t, char name[16]);
+/* Does the plan leave of the GPU what a level needs to be chosen? */
+bool trainer_level_fits(const struct trainer *t);
+/* Bytes of the plan on the device. */
+double trainer_device_bytes(const struct trainer *t);
 /* Steps and schedule from where the run stands (called again after a checkpoint was loaded). */
 void trainer_count(struct trainer *t);
 /* The split of a step's batch among the ranks of this round. */
@@ -213,6 +231,8 @@ int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *er
 /* Bytes that this rank holds now, and what it was planned to hold: of the device where that has
  * memory of its own, with what CUDA takes for itself. */
 double trainer_memory(const struct trainer *t);
+/* What this rank held a few steps ago at most: the driver takes a lock of its own to say it. */
+double trainer_memory_now(struct trainer *t);
 /* Bytes that so many ranks with this plan take together where nothing but the host has memory. */
 double trainer_host_bytes(const struct trainer *t, int ranks);
 double trainer_planned_bytes(const struct trainer *t);

@@ -22,6 +22,8 @@
 #define HELD_WAIT_S 50.0
 #define HELD_ASK_S 0.25
 #define HELD_SAY_S 10.0
+/* The first logged steps touch what was not touched yet; later ones ask every so many steps. */
+enum { SEEN_AT_FIRST = 4, SEEN_STEPS = 10 };
 
 double trainer_host_bytes(const struct trainer *t, int ranks)
 {
@@ -37,6 +39,63 @@ static double needed(const struct trainer *t, bool on_device, int ranks)
                      : trainer_host_bytes(t, ranks);
 }
 
+/* ---- the level of activation_checkpointing ---- */
+
+/* A level is chosen below this share of a rank's GPU, less what CUDA and its libraries usually take. The
+ * size of the GPU counts and not what is free of it: so a run that starts again has the same level. */
+#define LEVEL_SHARE 0.9
+#define LEVEL_LIBRARIES_BYTES 0x2p28
+
+/* A pointer into the list of all: the name ends at '|' or the end. */
+static const char *level_name(enum recompute level)
+{
+    const char *name = JOB_RECOMPUTE_LEVELS;
+    for (int i = 0; i < (int)level; i++) {
+        name += strcspn(name, "|") + 1;
+    }
+    return name;
+}
+
+const char *trainer_level_name(const struct trainer *t, char name[16])
+{
+    const char *all = level_name(t->chain.spec.recompute);
+    (void)snprintf(name, 16, "%.*s", (int)strcspn(all, "|"), all);
+    return name;
+}
+
+double trainer_device_bytes(const struct trainer *t)
+{
+    return needed(t, true, 1);
+}
+
+static double level_room(const struct trainer *t)
+{
+    return fmax(0, LEVEL_SHARE * t->memory.device_bytes - LEVEL_LIBRARIES_BYTES);
+}
+
+bool trainer_level_fits(const struct trainer *t)
+{
+    return trainer_device_bytes(t) < level_room(t);
+}
+
+void trainer_level_words(const struct trainer *t, struct dt_text *out)
+{
+    char name[16], bytes[32];
+    dt_text_printf(out, "activation_checkpointing: level %s: the plan takes %s", trainer_level_name(t, name),
+                   dt_text_bytes(trainer_device_bytes(t), bytes, sizeof bytes));
+    if (t->memory.above_bytes > 0) {
+        const char *above = level_name(t->chain.spec.recompute - 1);
+        dt_text_printf(out, ", at level %.*s %s", (int)strcspn(above, "|"), above,
+                       dt_text_bytes(t->memory.above_bytes, bytes, sizeof bytes));
+    }
+    if (isfinite(t->memory.device_bytes)) {
+        dt_text_printf(out, ", and levels may take %s", dt_text_bytes(level_room(t), bytes, sizeof bytes));
+        dt_text_printf(out, " of a rank's %s of the GPU", dt_text_bytes(t->memory.device_bytes, bytes, sizeof bytes));
+    } else {
+        dt_text_puts(out, ", and the GPU's memory is not known");
+    }
+}
+
 /* ---- what to change when it does not fit ---- */
 
 /* CHANGE_MOMENTS changes what a run computes, so it is no part of CHANGE_ALL: it is proposed
@@ -45,23 +104,20 @@ enum change { CHANGE_BATCH = 1, CHANGE_RECOMPUTE = 2, CHANGE_SHARD = 4, CHANGE_A
 
 /* The least that is computed again beyond what the job does, in all layers; beyond
  * RECOMPUTE_BLOCK: it does all. */
-static enum recompute next_level(const struct job *job)
+static enum recompute next_level(const struct trainer *t)
 {
-    const struct job_recompute *r = &job->recompute;
-    return !r->enabled ? RECOMPUTE_MLP : r->every_n_layers > 1 && r->level > RECOMPUTE_CHEAP ? r->level : r->level + 1;
+    const struct model_spec *spec = &t->chain.spec;
+    return spec->recompute_every > 1 && spec->recompute > RECOMPUTE_CHEAP ? spec->recompute : spec->recompute + 1;
 }
 
 static void put_level(const struct job_recompute *r, enum recompute level, struct dt_text *out)
 {
-    const char *comma = out->size > 0 ? ", " : "", *name = JOB_RECOMPUTE_LEVELS;
-    for (int i = 0; i < (int)level; i++) {
-        name += strcspn(name, "|") + 1;
-    }
+    const char *comma = out->size > 0 ? ", " : "", *name = level_name(level);
     if (!r->enabled) {
         dt_text_printf(out, "%sactivation_checkpointing.enabled=true", comma);
         comma = ", ";
     }
-    if (level != r->level) {
+    if ((int)level != r->level) {
         dt_text_printf(out, "%sactivation_checkpointing.level=%.*s", comma, (int)strcspn(name, "|"), name);
         comma = ", ";
     }
@@ -100,7 +156,7 @@ static double changed_bytes(const struct trainer *t, bool on_device, int changes
     }
     struct dt_error err;
     double bytes = trainer_prepare(&other, &job, 0, size, local_size, t->strategy.precision.masters,
-                                   t->chain.spec.own_memory, &err) == 0
+                                   t->memory.device_bytes, &err) == 0
                        ? needed(&other, on_device, holders) + (on_device ? 0 : (double)t->memory.samples_bytes)
                        : INFINITY;
     trainer_close(&other);
@@ -115,7 +171,7 @@ static double fitting_bytes(const struct trainer *t, bool on_device, int changes
     int64_t batch = t->job->training.batch_size_per_gpu, last = changes & CHANGE_BATCH ? batch : 1;
     double need = INFINITY;
     for (int64_t d = changes & CHANGE_BATCH ? 2 : 1; d <= last; d++) {
-        enum recompute level = changes & CHANGE_RECOMPUTE ? next_level(t->job) : RECOMPUTE_BLOCK;
+        enum recompute level = changes & CHANGE_RECOMPUTE ? next_level(t) : RECOMPUTE_BLOCK;
         for (; batch % d == 0 && level <= RECOMPUTE_BLOCK; level++) {
             need = changed_bytes(t, on_device, changes, d, level, t->size, local_size, holders, out);
             if (need <= have) {
@@ -138,7 +194,7 @@ static void add_advice(const struct trainer *t, bool on_device, int local_size, 
     struct dt_text what;
     dt_text_init(&what);
     open |= job->training.batch_size_per_gpu > 1 ? CHANGE_BATCH : 0;
-    open |= next_level(job) <= RECOMPUTE_BLOCK ? CHANGE_RECOMPUTE : 0;
+    open |= next_level(t) <= RECOMPUTE_BLOCK ? CHANGE_RECOMPUTE : 0;
     open |= t->size > 1 && (t->strategy.weights == &weights_whole || t->shards < t->size) ? CHANGE_SHARD : 0;
     for (int count = 1; count <= 3 && found == 0; count++) {
         for (int changes = 1; changes <= CHANGE_ALL; changes++) {
@@ -321,6 +377,17 @@ double trainer_memory(const struct trainer *t)
         return resident_bytes();
     }
     return fmax(0, (double)total_bytes - (double)free_bytes - others_bytes(t->world));
+}
+
+double trainer_memory_now(struct trainer *t)
+{
+    struct trainer_memory *m = &t->memory;
+    if (m->seen_times < SEEN_AT_FIRST || t->run.step - m->seen_step >= SEEN_STEPS) {
+        m->seen_bytes = trainer_memory(t);
+        m->seen_step = t->run.step;
+        m->seen_times += m->seen_times < SEEN_AT_FIRST;
+    }
+    return m->seen_bytes;
 }
 
 double trainer_planned_bytes(const struct trainer *t)

@@ -185,25 +185,68 @@ static int open_data(struct trainer *t, struct dt_error *err)
     return train == NULL || (sampler_check(&t->feeds.order, err) == 0 && check_samples(t, err) == 0) ? 0 : -1;
 }
 
-static int open_chain(struct trainer *t, enum dt_dtype compute, bool own_memory, struct dt_error *err)
+static int open_chain(struct trainer *t, enum dt_dtype compute, enum recompute level, struct dt_error *err)
 {
     const struct job *job = t->job;
+    bool some = t->memory.level_chosen && level == RECOMPUTE_NONE ? false : job->recompute.enabled;
     struct model_spec spec = {.name = job->model.name,
                               .sizes = job->model.sizes.bytes,
                               .batch_size = job->training.batch_size_per_gpu,
                               .sequence_length = job->data.sequence_length,
                               .documents = job->data.document_mask,
-                              .own_memory = own_memory,
+                              .own_memory = t->memory.device_bytes > 0,
                               .norm_ranks = job->training.sync_batch_norm ? t->size : 1,
-                              .recompute = job->recompute.enabled ? job->recompute.level : RECOMPUTE_CHEAP,
-                              .recompute_every = job->recompute.every_n_layers,
+                              .recompute = level,
+                              .recompute_every = some ? job->recompute.every_n_layers : 1,
                               .seed = (uint64_t)job->training.seed,
                               .type = compute};
     return chain_open(&t->chain, &spec, t->shards, err);
 }
 
+/* The level of activation_checkpointing; *last: the one that is taken whatever memory there is, if
+ * no level from the first to it leaves enough of the GPU. */
+static enum recompute first_level(struct trainer *t, enum recompute *last)
+{
+    const struct job_recompute *r = &t->job->recompute;
+    bool any = r->level == JOB_RECOMPUTE_AUTO, fixed = r->enabled && !any;
+    t->memory.level_chosen = !fixed && t->memory.device_bytes > 0 && !t->job->evaluates;
+    *last = any ? RECOMPUTE_BLOCK : RECOMPUTE_CHEAP;
+    return t->memory.level_chosen ? RECOMPUTE_NONE : fixed ? r->level : RECOMPUTE_CHEAP;
+}
+
+/* Strategy, optimizer and plan of the chain as it is. */
+static int plan_all(struct trainer *t, const struct strategy_row *row, const struct precision *precision,
+                    struct dt_error *err)
+{
+    if (strategy_init(&t->strategy, row, t->job, &t->chain, precision, t->rank, t->size, t->shards, err) != 0) {
+        return -1;
+    }
+    strategy_plan(&t->strategy, &t->memory.plan);
+    optimizer_plan(&t->optimizer, &t->strategy, t->job, &t->memory.plan);
+    step_sums_plan(&t->step_sums, &t->strategy, t->micro_steps, &t->memory.plan);
+    plan_activations(t);
+    return 0;
+}
+
+/* The chain at the next level, without a plan. */
+static int open_next_level(struct trainer *t, enum dt_dtype compute, struct dt_error *err)
+{
+    const struct batch_layout batch = t->chain.batch; /* it knows what ends a document */
+    enum recompute level = t->chain.spec.recompute + 1;
+    t->memory.above_bytes = trainer_device_bytes(t);
+    optimizer_clear(&t->optimizer);
+    strategy_close(&t->strategy);
+    plan_clear(&t->memory.plan);
+    chain_close(&t->chain);
+    if (open_chain(t, compute, level, err) != 0) {
+        return -1;
+    }
+    t->chain.batch = batch;
+    return 0;
+}
+
 int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size, int local_size, enum dt_dtype type,
-                    bool own_memory, struct dt_error *err)
+                    double device_bytes, struct dt_error *err)
 {
     memset(t, 0, sizeof *t);
     t->saver.hold = -1;
@@ -215,29 +258,29 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
     t->size = size;
     t->saver.saved_step = -1;
     t->micro_steps = job->training.gradient_accumulation_steps;
+    t->memory.device_bytes = device_bytes;
     struct precision precision;
+    enum recompute last, level = first_level(t, &last);
     if (precision_of(job, type, &precision, err) != 0) {
         return -1;
     }
     const struct strategy_row *row = strategy_find(job->training.strategy, size, err);
     if (!row || strategy_shards(row, job, size, local_size, &t->shards, err) != 0 ||
-        open_chain(t, precision.compute, own_memory, err) != 0 || open_data(t, err) != 0) {
+        open_chain(t, precision.compute, level, err) != 0 || open_data(t, err) != 0) {
         return -1;
     }
+    t->memory.level_chosen = t->memory.level_chosen && t->chain.recomputes;
     if (!job->evaluates) {
         trainer_count(t);
         if (schedule_check(&t->run.schedule, err) != 0) {
             return -1;
         }
     }
-    if (strategy_init(&t->strategy, row, job, &t->chain, &precision, rank, size, t->shards, err) != 0) {
-        return -1;
+    int rc = plan_all(t, row, &precision, err);
+    while (rc == 0 && t->memory.level_chosen && t->chain.spec.recompute < last && !trainer_level_fits(t)) {
+        rc = open_next_level(t, precision.compute, err) == 0 ? plan_all(t, row, &precision, err) : -1;
     }
-    strategy_plan(&t->strategy, &t->memory.plan);
-    optimizer_plan(&t->optimizer, &t->strategy, job, &t->memory.plan);
-    step_sums_plan(&t->step_sums, &t->strategy, t->micro_steps, &t->memory.plan);
-    plan_activations(t);
-    return 0;
+    return rc;
 }
 
 /* A choice of the job that costs memory which the strategy's name does not show. */
@@ -264,6 +307,10 @@ static void print_json(const struct trainer *t, const char *device, int local_si
                    t->strategy.row->name, t->size, local_size, t->shards, (long long)t->chain.parameter_count,
                    (long long)t->run.total_steps);
     dt_text_printf(out, ", \"precision\": \"%s\"", precision_name(&t->strategy.precision));
+    if (t->chain.recomputes) {
+        char level[16];
+        dt_text_printf(out, ", \"activation_checkpointing\": \"%s\"", trainer_level_name(t, level));
+    }
     dt_text_printf(out, ", \"samples\": %lld, \"global_batch\": %lld, \"bytes\": {",
                    (long long)plan_data(t)->sample_count,
                    (long long)(job->training.batch_size_per_gpu * t->micro_steps * t->size));
@@ -317,6 +364,10 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
     if (strcmp(device, "cuda") == 0) {
         dt_text_printf(out, "\na GPU holds all but staging, beside what CUDA's context, libraries and graphs take "
                             "there; staging is pinned memory of the host\n");
+        if (t->memory.level_chosen) {
+            trainer_level_words(t, out);
+            dt_text_puts(out, "\n");
+        }
         return;
     }
     double have = plan_available(local_size, what, sizeof what);

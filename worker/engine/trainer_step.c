@@ -25,6 +25,8 @@
 #define WAIT_SLICE_DEVICE_S 0.02
 /* A mark in one number that a double holds: which one, micro-step, phase. */
 enum { MARK_SHIFT = 16, MARK_MASK = 0xffff, MARK_ROUND = 0xfffff };
+/* Of a device with memory of its own, how many blocks of backward have one mark: each is a kernel. */
+enum { MARK_BLOCKS = 4 };
 
 /* ---- signs of life, in stream order ---- */
 
@@ -66,14 +68,24 @@ static void look_at_marks(struct trainer *t)
     }
 }
 
+/* The host may be far ahead, and sit in a launch for most of a step: it looks between launches, too,
+ * and puts nothing more in when a peer was lost. */
+static void look_between(struct trainer *t)
+{
+    struct dt_error why = {0};
+    look_at_marks(t);
+    if (dt_comm_stopped(t->world->comm, &why) != 0) {
+        t->lost = true;
+        dt_stream_fail_with(t->world->compute, &why);
+    }
+}
+
 /* A device with memory of its own would wait for a host function: it writes a number, which the
- * host shows when it looks. The host may be far ahead, and sit in a launch for most of a step:
- * it looks here too, and puts nothing more in when a peer was lost. */
+ * host shows when it looks. */
 static void mark(struct trainer *t, enum dt_phase phase, int64_t micro_step)
 {
     struct world *w = t->world;
     struct mark m = {.page = w->page, .phase = phase, .micro_step = micro_step};
-    struct dt_error why = {0};
     if (w->device->host_memory) {
         dt_stream_call(w->compute, run_mark, &m, sizeof m);
         return;
@@ -82,11 +94,7 @@ static void mark(struct trainer *t, enum dt_phase phase, int64_t micro_step)
     w->device->kernels->fill(
         w->compute,
         &(struct dt_fill_args){.x = t->stepper.progress, .count = 1, .value = (double)number, .type = DT_I64});
-    look_at_marks(t);
-    if (dt_comm_stopped(w->comm, &why) != 0) {
-        t->lost = true;
-        dt_stream_fail_with(w->compute, &why);
-    }
+    look_between(t);
 }
 
 static int poll_peers(struct world *w, struct dt_error *err)
@@ -241,7 +249,11 @@ static void leave_backward(struct trainer *t, const struct block *b)
 {
     struct strategy *s = &t->strategy;
     bool last_micro_step = t->stepper.at.micro_step + 1 == t->stepper.at.count;
-    mark(t, DT_PHASE_BACKWARD, t->stepper.at.micro_step);
+    if (t->world->device->host_memory || b->index % MARK_BLOCKS == 0) {
+        mark(t, DT_PHASE_BACKWARD, t->stepper.at.micro_step);
+    } else {
+        look_between(t);
+    }
     if (s->prefetch == PREFETCH_POST && b->index > 0) {
         fetch(t, b->index - 1);
     }

@@ -8,6 +8,7 @@
 #include "worker/engine/gpu_blame.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +28,11 @@ static int env_int(const char *name, int fallback, int *out, struct dt_error *er
     }
     *out = (int)value;
     return 0;
+}
+
+double world_device_bytes(const struct world *w)
+{
+    return w->device->host_memory ? 0 : w->gpus.share_bytes;
 }
 
 int world_cores(void)
@@ -151,7 +157,7 @@ static int choose_device(const struct world *w, const struct world_options *o, c
 static int look_at_gpus(struct world *w, const struct world_options *o, struct dt_error *err)
 {
     if (strcmp(w->device->ops->name, "cuda") != 0) {
-        w->gpus = (struct gpu_share){.ranks = 1, .first = -1, .second = -1, .unseen = -1};
+        w->gpus = (struct gpu_share){.ranks = 1, .share_bytes = INFINITY, .first = -1, .second = -1, .unseen = -1};
         return 0;
     }
     if (gpu_share_look(&w->gpus, w->store, w->page, w->rank, w->size, w->device, err) != 0) {

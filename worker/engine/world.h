@@ -78,6 +78,9 @@ int world_open_thread(struct world *w, const struct world_options *o, struct dt_
 /* The device that training.device means here: "auto" (or null) is DTRUN_DEVICE where that is
  * set, otherwise "cuda" where there is a driver. Opens nothing. */
 const char *world_device_name(const char *wanted);
+/* The least that a rank has of its GPU's memory, the same for all ranks; infinite: not known; 0: the
+ * device computes in the host's memory. */
+double world_device_bytes(const struct world *w);
 /* Cores that this process may use. */
 int world_cores(void);
 /* Splits shard and replica groups (consecutive ranks form a shard group). */

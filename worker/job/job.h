@@ -25,6 +25,8 @@ enum partial_accumulation { PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP };
 
 /* Names of enum recompute, in its order. */
 #define JOB_RECOMPUTE_LEVELS "none|cheap|mlp|block"
+/* activation_checkpointing.level: "auto", the word after them. */
+enum { JOB_RECOMPUTE_AUTO = RECOMPUTE_BLOCK + 1 };
 
 struct job {
     const char *path;       /* the job file, as given */
@@ -108,7 +110,7 @@ struct job {
     struct job_recompute { /* activation_checkpointing */
         bool enabled;
         int64_t every_n_layers;
-        enum recompute level;
+        int level; /* enum recompute, or JOB_RECOMPUTE_AUTO */
     } recompute;
     struct job_checkpointing {
         int64_t save_every_n_steps; /* 0: only at the end */

@@ -111,7 +111,7 @@ static const struct dt_rule partial = {.type = DT_RULE_ENUM, .choices = "step|ca
 static const struct dt_rule prefetch = {
     .type = DT_RULE_ENUM, .choices = "BACKWARD_PRE|BACKWARD_POST|none", .null = true, .null_value = PREFETCH_NONE};
 static const struct dt_rule level = {
-    .type = DT_RULE_ENUM, .choices = JOB_RECOMPUTE_LEVELS, .later = "attention|full|selective"};
+    .type = DT_RULE_ENUM, .choices = JOB_RECOMPUTE_LEVELS "|auto", .later = "attention|full|selective"};
 
 static const struct dt_field top_fields[] = {
     {"output_dir", "null", "folder for checkpoints, metrics and logs; runs/NAME of the job file when null",
@@ -270,7 +270,10 @@ static const struct dt_field recompute_fields[] = {
      offsetof(struct job_recompute, enabled), &boolean},
     {"checkpoint_every_n_layers", "1", "every how many layers", offsetof(struct job_recompute, every_n_layers),
      &layers},
-    {"level", "\"block\"", "what is computed again; cheap (norms and the activation) while not enabled",
+    {"level", "\"block\"",
+     "what is computed again; auto: as little as the GPU's memory allows; while not enabled none or cheap (norms and "
+     "the "
+     "activation), as a GPU's memory allows, and cheap on a CPU",
      offsetof(struct job_recompute, level), &level},
     {0},
 };

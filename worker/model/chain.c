@@ -169,6 +169,7 @@ int block_memory(struct block *b, const char *name, enum life life, int again_fr
                               : (int)b->recompute >= again_from ? PLACE_AGAIN
                                                                 : PLACE_KEPT;
     size_t size_bytes = ((size_t)count * dt_dtype_size(type) + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN;
+    b->chain->recomputes |= life == LIFE_BACKWARD && again_from < RECOMPUTE_NEVER;
     b->memory[b->memory_count] =
         (struct block_memory){.name = name, .place = place, .offset = b->bytes[place], .size_bytes = size_bytes};
     b->bytes[place] += size_bytes;

@@ -39,6 +39,7 @@ struct chain {
     int64_t buffer_count;    /* elements of all buffers, with their gaps */
     struct constant *constants;
     int constant_count;
+    bool recomputes;      /* of some memory `recompute` decides whether it is computed again */
     int shards;           /* units are padded for this number of slices */
     size_t slot_bytes[2]; /* size of the largest y in each slot (struct block) */
     size_t branch_bytes[2];

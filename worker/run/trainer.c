@@ -79,7 +79,7 @@ static void report_step(struct trainer *t, const struct trainer_result *x)
     r.lr = x->lr;
     r.step_s = x->step_s;
     r.data_wait_s = x->data_wait_s;
-    r.memory_bytes = r.logged && t->rank == 0 ? trainer_memory(t) : NAN;
+    r.memory_bytes = r.logged && t->rank == 0 ? trainer_memory_now(t) : NAN;
     r.tokens_per_s = x->step_s > 0 ? (double)tokens / x->step_s : 0;
     r.mfu = (double)tokens * t->job->model.ops->flops(&t->chain) / x->step_s / (t->run.peak_flops * t->size);
     r.pace = x->pace;
@@ -218,6 +218,24 @@ static void say_mixture(struct trainer *t)
                       100.0 * (double)m->part[i].quota / MIXTURE_BLOCK, t->job->data.train.of[i].path,
                       (long long)m->part[i].count);
     }
+}
+
+/* Says which level of activation_checkpointing the GPU's memory has led to. */
+static void say_level(struct trainer *t)
+{
+    char fields[128], name[16];
+    struct dt_text words;
+    if (!t->memory.level_chosen) {
+        return;
+    }
+    dt_text_init(&words);
+    trainer_level_words(t, &words);
+    observers_say(&t->observers, "train: %s", dt_text_str(&words));
+    dt_text_clear(&words);
+    (void)snprintf(fields, sizeof fields,
+                   "\"level\": \"%s\", \"planned_bytes\": %.0f, \"memory_bytes\": %.0f, \"round\": %d",
+                   trainer_level_name(t, name), trainer_device_bytes(t), t->memory.device_bytes, t->world->round);
+    observers_event(&t->observers, "activation_checkpointing", fields);
 }
 
 static bool eval_falls_on(const struct trainer *t, int64_t step)
@@ -371,7 +389,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     if (check_hosts(w, job, err) != 0) {
         return -1;
     }
-    if (trainer_prepare(&t, job, w->rank, w->size, w->local_size, w->device->real, !w->device->host_memory, err) != 0 ||
+    if (trainer_prepare(&t, job, w->rank, w->size, w->local_size, w->device->real, world_device_bytes(w), err) != 0 ||
         (options->evaluate == NULL && trainer_plan_samples(&t, err) != 0) ||
         trainer_check_memory(&t, w->device, 1, err) != 0) { /* the others' memory may be taken
                                                              * already */
@@ -384,6 +402,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     if (trainer_choose_plans(&t, w, err) != 0 || trainer_open(&t, w, err) != 0 || trainer_open_samples(&t, err) != 0) {
         goto out;
     }
+    say_level(&t);
     say_blank_rows(&t);
     say_mixture(&t);
     if (options->evaluate != NULL) {

@@ -6,6 +6,7 @@ run: nosan: figures of memory are the same in all builds
 run: timeout 300
 """
 
+import functools
 import json
 import os
 import re
@@ -61,6 +62,76 @@ def test_what_is_planned_is_held(place, ranks, sets):
     assert len(memory) == 1 and abs(memory[0]["planned_bytes"] / memory[0]["measured_bytes"] - 1) < 0.01, memory
     last = [m for m in map(json.loads, open(place[0] / out / "metrics.jsonl")) if "memory_bytes" in m][-1]
     assert last["memory_bytes"] == memory[0]["measured_bytes"] > 2**25, (last, memory)  # a stream's work memory alone is 32 MiB
+
+
+LEVELS = ["none", "cheap", "mlp", "block"]
+TALL = ["model.n_layer=2", "model.n_embd=64", "training.batch_size_per_gpu=64", "training.max_steps=1"]
+
+
+def plan(place, name, sets, total_bytes):
+    """(JSON, text) of the plan for a GPU of that size."""
+    folder, job = place
+    said = folder / f"{name}.nvml"
+    said.write_text(f"count 1\n0.total {total_bytes}\n")
+    options = [x for s in sets for x in ("--set", s)]
+    seen = [support.run([job, "--plan", *form, *options], executable=str(folder / "bin" / "train"), env={"LD_LIBRARY_PATH": NVML, "SOFTGPU_NVML": str(said)})
+            for form in (["--json"], [])]
+    assert all(s.code == 0 for s in seen), seen
+    return json.loads(seen[0].out), seen[1].out
+
+
+@pytest.fixture(scope="module")
+def just_fits(place):
+    """MiB of a GPU on which each level is just chosen: 90 % of it, less 512 MiB, are more than its plan."""
+    least = {}
+    for level in LEVELS:
+        planned, text = plan(place, "sizes", [*TALL, "activation_checkpointing.enabled=true", f"activation_checkpointing.level={level}"], 2**33)
+        assert planned["activation_checkpointing"] == level and "level" not in text, text
+        least[level] = -int(-((sum(planned["bytes"].values()) - planned["bytes"]["staging"] + 2**29) / 0.9) // 2**20)
+    assert sorted(least, key=least.get, reverse=True) == LEVELS and len(set(least.values())) == len(LEVELS), least
+    return least
+
+
+@functools.cache
+def at_a_given_level(place, ranks):
+    out = f"given-{ranks}"
+    result = run(place, out, ranks=ranks, sets=[*TALL, "training.share_gpu=true", "activation_checkpointing.enabled=true", "activation_checkpointing.level=cheap"])
+    assert result.code == 0 and "activation_checkpointing: level" not in result.err, result
+    return training.hash_of(place[0] / out)
+
+
+@pytest.mark.parametrize("wish, fits, less, ranks, expected", [
+    ([], "none", 0, 1, "none"),
+    ([], "none", 1, 1, "cheap"),
+    ([], "block", 1, 1, "cheap"),
+    (["activation_checkpointing.level=auto"], "cheap", 0, 1, "cheap"),
+    (["activation_checkpointing.enabled=true", "activation_checkpointing.level=auto"], "cheap", 1, 1, "mlp"),
+    (["activation_checkpointing.level=auto"], "block", 1, 1, "block"),
+    (["training.share_gpu=true"], "none", 0, 2, "none"),
+    (["training.share_gpu=true"], "none", 1, 2, "cheap"),
+])
+def test_the_level_follows_from_the_gpus_memory(place, just_fits, wish, fits, less, ranks, expected):
+    """The run and --plan say which, why, and that the plan is that of the level; in fp32 the bits are those of any level."""
+    mib, out = just_fits[fits] - less, f"level-{'-'.join(wish)}-{fits}-{less}-{ranks}".replace("=", "-")
+    result = run(place, out, ranks=ranks, sets=[*TALL, *wish], SOFTGPU_DEVICES="1", SOFTGPU_MEMORY_MB=str(mib * ranks))
+    assert result.code == 0, result
+    events = [e for e in map(json.loads, open(place[0] / out / "events.jsonl")) if e["event"] == "activation_checkpointing"]
+    assert len(events) == 1 and events[0]["level"] == expected and events[0]["memory_bytes"] == mib * 2**20, events
+    assert result.err.count(f"activation_checkpointing: level {expected}: the plan takes ") == 1, result
+    assert training.hash_of(place[0] / out) == at_a_given_level(place, ranks)
+    if ranks == 1:
+        planned, text = plan(place, out, [*TALL, *wish], mib * 2**20)
+        assert planned["activation_checkpointing"] == expected and f"level {expected}: the plan takes " in text, text
+        in_json = sum(planned["bytes"].values()) - planned["bytes"]["staging"]  # without gaps
+        assert 0.99 < in_json / events[0]["planned_bytes"] <= 1, (planned, events)
+
+
+def test_a_cpu_keeps_its_level(place):
+    folder, job = place
+    for wish in ([], ["activation_checkpointing.level=auto"]):
+        sets = [*TALL, *wish, "training.device=cpu"]
+        result = support.run([job, "--plan", "--json", *[x for s in sets for x in ("--set", s)]], executable=str(folder / "bin" / "train"))
+        assert json.loads(result.out)["activation_checkpointing"] == "cheap", result
 
 
 def test_what_does_not_fit_is_said_and_the_advice_fits(place):

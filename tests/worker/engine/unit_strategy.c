@@ -390,7 +390,7 @@ static void test_bytes_bf16(void **state)
         job.precision.compute = DT_BF16;
         job.precision.reduce = cases[i].reduce;
         job.ddp.bucket_cap_mb = 25;
-        assert_int_equal(trainer_prepare(&t, &job, 1, 4, 4, DT_F32, false, &err), 0);
+        assert_int_equal(trainer_prepare(&t, &job, 1, 4, 4, DT_F32, 0, &err), 0);
         const struct chain *c = &t.chain;
         size_t all = 0, most = 0, slots = (size_t)t.strategy.gradient.total;
         for (int u = 0; u < c->unit_count; u++) {

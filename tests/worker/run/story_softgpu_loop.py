@@ -93,3 +93,9 @@ def test_more_steps_make_nothing_more(place, ranks, sets):
     assert few["cudaMalloc"] > 0 and few["cublasLtMatmulDescCreate"] > 0 and any(x.startswith("getenv ") for x in few), few  # or all of this is deaf
     more = {x: (few[x], many[x]) for x in few | many if few[x] != many[x]}
     assert not more, f"calls of {FEW} and {MANY} steps: {more}"
+
+
+def test_memory_is_asked_for_in_a_few_logged_steps(place):
+    """The driver takes a lock for it: the first four, then every tenth; and once for the event "memory"."""
+    few, many = (run(place, f"memory-{steps}", 1, steps, ["logging.log_every_n_steps=1"])["cudaMemGetInfo"] for steps in (2, MANY))
+    assert many - few == 2 + (MANY - 4) // 10 + 1, (few, many)
