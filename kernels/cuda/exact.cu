@@ -38,6 +38,24 @@ struct window {
         }
     }
 
+    /* flush() of a whole warp. Its windows are first added up where they begin in the same limb or the
+     * next: an atomic addition of 64 bits in shared memory is a loop, and long if all threads take it. */
+    DT_METHOD void flush_warp(int64_t *limbs)
+    {
+        int least = warp_min(limb < 0 ? INT32_MAX : limb), off = limb < 0 ? 0 : limb - least;
+#pragma unroll
+        for (int i = 0; i < 5; i++) {
+            int64_t x = off == 0 && i < 4 ? sum[i < 4 ? i : 3] : off == 1 && i > 0 ? sum[i > 0 ? i - 1 : 0] : 0;
+            x = warp_sum(x);
+            if (threadIdx.x % 32 == 0 && x != 0) {
+                add_limb(limbs, least + i, x);
+            }
+        }
+        if (off > 1) {
+            flush(limbs);
+        }
+    }
+
     /* Like dt_exact_add. */
     DT_METHOD void add(int64_t *limbs, double v)
     {
@@ -124,7 +142,7 @@ template <typename T> __global__ void __launch_bounds__(256) square_sums(int64_t
             w.add(limbs, mine); /* a value outside of the window goes to the accumulator at once */
         }
     }
-    w.flush(own);
+    w.flush_warp(own);
     __syncthreads();
     for (int i = threadIdx.x; i < DT_EXACT_LIMBS; i += 256) {
         if (own[i] != 0) {
