@@ -508,6 +508,7 @@ static int run(const struct job *job, const char *checkpoint)
                                     .collectives = job->training.collectives,
                                     .collective_sms = (int)job->training.collective_sms,
                                     .deterministic = job->training.deterministic,
+                                    .attention = job->training.attention,
                                     .collective_timeout_s = job->training.collective_timeout_s,
                                     .threads = (int)job->training.threads};
     if (catch_signals(&err) != 0) {

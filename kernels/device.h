@@ -38,8 +38,9 @@ struct dt_device_options {
     int local_rank_count; /* ranks on this host, for DT_STREAMS_AUTO; 0 means 1 */
     /* AUTO: DTRUN_STREAMS=thread|inline, otherwise threads if cores are free */
     enum dt_streams streams;
-    /* attention by kernels of our own, whose bits do not depend on a library's version */
-    bool deterministic;
+    /* GPUs: "fast": attention's backward may add up in no order; "own": by kernels of our own, whose
+     * bits do not depend on a library's version; others, and null: in an order, by a library or not */
+    const char *attention;
 };
 
 /* The first member of a backend's own structs. */

@@ -6,7 +6,7 @@
  * Backward uses the graph whose sums have a fixed order, so a job has the same bits each time. That
  * graph keeps the gradient of the scores, 2 B H T T bytes. If the scores of one sequence do not fit
  * the work memory, another implementation computes it. All implementations use the same
- * log-sum-exp, so forward and backward may differ in theirs. DTRUN_ATTENTION=fast selects the other
+ * log-sum-exp, so forward and backward may differ in theirs. DT_ATTENTION_FAST also allows the other
  * graph, which adds up dq in no order. */
 #include "kernels/attention.h"
 #include "kernels/cuda/attention_plan.h"
@@ -81,7 +81,7 @@ static int find_pack(const struct dt_dnn *api, struct attention_plan *p, void *c
         }
         /* the caller's addresses do not recur, so drop all packs; executions in progress no longer
          * need theirs */
-        if (p->pack_count == 4 * PACKS) {
+        if (p->pack_count == 16 * PACKS) {
             drop_packs(api, p);
         }
         k = dt_alloc(sizeof *k);
@@ -200,8 +200,11 @@ static bool try_known(const struct attention_cache *c, struct attention_plan *p,
     struct dt_dnn_place place = {.handle = c->handle};
     struct dt_error err;
     void *config = NULL; /* owned by the graph */
-    int status =
-        part_fits(&p->key, known->part) ? attention_plan_begin(c, p, &p->key, known->part, &err) : DT_DNN_NOT_SUPPORTED;
+    struct attention_key k = p->wanted;
+    k.sums = known->sums;
+    int status = known->sums <= p->wanted.sums && part_fits(&k, known->part)
+                     ? attention_plan_begin(c, p, &k, known->part, &err)
+                     : DT_DNN_NOT_SUPPORTED;
     if (status == DT_DNN_SUCCESS) {
         status = dt_dnn_config_make(&p->graph, &place, &known->config, &config);
     }
@@ -213,8 +216,8 @@ static bool try_known(const struct attention_cache *c, struct attention_plan *p,
         dt_log(DT_LOG_WARN, "attention",
                "cuDNN refuses the engine that was measured for %lld x %lld positions, %lld heads of size %lld%s; its "
                "first proposal is taken",
-               (long long)p->key.batch, (long long)p->key.positions, (long long)p->key.heads,
-               (long long)p->key.head_size, p->key.backward ? ", backward" : "");
+               (long long)p->wanted.batch, (long long)p->wanted.positions, (long long)p->wanted.heads,
+               (long long)p->wanted.head_size, p->wanted.backward ? ", backward" : "");
     }
     return p->executable != NULL;
 }
@@ -282,7 +285,7 @@ static struct attention_plan *make_plan(struct attention_cache *c, const struct 
     struct attention_plan *p = dt_alloc(sizeof *p);
     const struct attention_choice *known = dt_plan_file_find(c->file, key);
     struct dt_error err = {0};
-    p->key = *key;
+    p->wanted = *key;
     if (known != NULL && known->part == 0 && key->own) {
         return p;
     }
@@ -293,6 +296,7 @@ static struct attention_plan *make_plan(struct attention_cache *c, const struct 
         }
     }
     if (!p->usable && p->failed == DT_DNN_SUCCESS) {
+        p->key = *key;
         propose(c, p, &err);
     }
     if (!p->usable && p->failed == DT_DNN_SUCCESS && !c->said) {
@@ -339,7 +343,7 @@ static struct attention_cache *open_cache(struct dt_device *d)
 static struct attention_plan *plan_of(struct attention_cache *c, const struct attention_key *key)
 {
     struct attention_plan *p = c->plans;
-    while (p != NULL && memcmp(&p->key, key, sizeof *key) != 0) {
+    while (p != NULL && memcmp(&p->wanted, key, sizeof *key) != 0) {
         p = p->next;
     }
     if (p == NULL) {

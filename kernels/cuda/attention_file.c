@@ -1,5 +1,5 @@
 /* The plan file of attention: one line per shape and pass, with the shape's numbers, the part size,
- * the engine and its knobs. */
+ * the graph, the engine and its knobs. */
 #include "kernels/cuda/attention_plan.h"
 
 #include "base/text.h"
@@ -21,7 +21,8 @@ static void put_row(struct dt_text *out, const void *key, const void *value)
                    " %" PRId64 " %" PRId64 " %" PRIx64,
                    k->batch, k->positions, k->heads, k->kv_heads, k->head_size, k->room, k->causal, k->backward,
                    k->sums, k->own, scale);
-    dt_text_printf(out, " %" PRId64 " %" PRId64 " %" PRId64, c->part, c->config.engine, c->config.knob_count);
+    dt_text_printf(out, " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64, c->part, c->sums, c->config.engine,
+                   c->config.knob_count);
     for (int i = 0; i < c->config.knob_count; i++) {
         dt_text_printf(out, " %" PRId64 " %" PRIx64, c->config.knobs[i].type, (uint64_t)c->config.knobs[i].value);
     }
@@ -51,7 +52,8 @@ static bool take_row(char **at, void *key, void *value)
         }
     }
     if (!dt_plan_file_number(at, 16, UINT64_MAX, &bits) || !take_one(at, INT64_MAX, &c->part) ||
-        !take_one(at, INT64_MAX, &f->engine) || !take_one(at, DT_DNN_KNOBS, &f->knob_count)) {
+        !take_one(at, 1, &c->sums) || !take_one(at, INT64_MAX, &f->engine) ||
+        !take_one(at, DT_DNN_KNOBS, &f->knob_count)) {
         return false;
     }
     memcpy(&k->scale, &bits, sizeof bits);

@@ -21,9 +21,9 @@ struct attention_key {
 };
 
 /* The fastest way that was measured: this number of sequences at a time, by this engine. part 0:
- * kernels of our own. */
+ * kernels of our own. sums: by the graph of backward that adds up in no order. */
 struct attention_choice {
-    int64_t part;
+    int64_t part, sums;
     struct dt_dnn_config config;
 };
 
@@ -33,7 +33,8 @@ extern const struct dt_plan_kind attention_plans;
 struct attention_pack;
 struct attention_plan {
     struct attention_plan *next;
-    struct attention_key key;
+    struct attention_key wanted; /* what it was made for */
+    struct attention_key key;    /* the same, but sums: of its graph */
     bool usable;
     int failed;   /* the library's status if it broke down; then nothing is computed */
     int64_t part; /* sequences at a time, a divisor of key.batch */

@@ -29,9 +29,9 @@
 
 enum {
     PROPOSALS = 4,   /* for the largest part */
-    FURTHER = 2,     /* for each other part */
+    FURTHER = 2,     /* for each other part; 1 of those that add up in no order */
     CANDIDATES = 24, /* of the library */
-    PARTS = 10,
+    PARTS = 8,       /* of a graph */
     FIRST_PARTS = 3, /* tried at most until one has a candidate */
     COMPARED = 2,
     LEAST_TURNS = COMPARED + 3
@@ -54,7 +54,7 @@ struct candidate {
 /* One pass of attention with its candidates and operands. */
 struct trial {
     struct attention_cache cache; /* the device's cache, but with a handle of its own */
-    struct attention_plan plans[PARTS];
+    struct attention_plan plans[2 * PARTS];
     int plan_count;
     struct dt_stream *stream;
     struct dt_cuda_launch launch;
@@ -63,6 +63,7 @@ struct trial {
     struct dt_attention_backward_args backward;
     struct candidate all[CANDIDATES + 1];
     int count;
+    int64_t first;     /* the part of the first candidates, a multiple of all others; 0: none yet */
     int64_t sequences; /* that each candidate computes */
     /* block: operands. window: pinned memory through which results are compared */
     char *block, *window;
@@ -108,6 +109,7 @@ static int make_candidate(struct trial *t, struct attention_plan *p, void *propo
         x->executable = NULL;
     }
     x->choice.part = p->part;
+    x->choice.sums = k->sums;
     x->plan = p;
     return status;
 }
@@ -151,11 +153,11 @@ static void drop_candidates(struct trial *t)
     t->count = t->plan_count = 0;
 }
 
-/* The next smaller part, which divides `first`, the part of the first candidates. */
-static int64_t next_part(const struct trial *t, const struct attention_key *k, int64_t part, int64_t first)
+/* The largest part, at most `most`, that divides the first one. */
+static int64_t next_part(const struct trial *t, const struct attention_key *k, int64_t most)
 {
-    part = attention_part(&t->cache, k, part / 2);
-    while (part > 0 && first % part != 0) {
+    int64_t part = attention_part(&t->cache, k, most);
+    while (part > 0 && t->first > 0 && t->first % part != 0) {
         part = attention_part(&t->cache, k, part - 1);
     }
     return part;
@@ -174,20 +176,32 @@ static int64_t enough_sequences(const struct attention_key *k, int64_t part)
     return n;
 }
 
+/* Adds the candidates of one graph. */
+static void try_graph(struct trial *t, const struct attention_key *key)
+{
+    int before = t->count, further = key->sums ? 1 : FURTHER, parts = 0;
+    bool good = true;
+    for (int64_t part = next_part(t, key, key->batch); part > 0 && good && parts < PARTS; parts++) {
+        bool found = t->count > before;
+        if (found ? !key->backward || dt_now_s() >= t->until_s : parts == FIRST_PARTS) {
+            break;
+        }
+        good = try_part(t, key, part, found ? further : PROPOSALS);
+        t->first = t->first == 0 && t->count > 0 ? part : t->first;
+        part = next_part(t, key, part / 2);
+    }
+}
+
+/* Where any order is allowed, those without one come first. */
 static void find_candidates(struct trial *t, const struct attention_key *key)
 {
-    int64_t part = attention_part(&t->cache, key, key->batch), first = part;
-    bool good = true;
-    for (int tries = 0; tries < FIRST_PARTS && part > 0 && good && t->count == 0; tries++) {
-        first = part;
-        good = try_part(t, key, part, PROPOSALS);
-        part = next_part(t, key, part, part);
+    struct attention_key other = *key;
+    other.sums = 0;
+    try_graph(t, key);
+    if (key->sums && (t->count == 0 || dt_now_s() < t->until_s)) {
+        try_graph(t, &other);
     }
-    t->sequences = enough_sequences(key, first);
-    while (t->count > 0 && key->backward && part > 0 && t->plan_count < PARTS && dt_now_s() < t->until_s) {
-        (void)try_part(t, key, part, FURTHER);
-        part = next_part(t, key, part, first);
-    }
+    t->sequences = t->count > 0 ? enough_sequences(key, t->first) : 0;
     for (int i = 0; i < t->plan_count; i++) {
         t->plans[i].key.batch = t->sequences;
     }
@@ -218,7 +232,8 @@ static int open_operands(struct trial *t, const struct wanted *w, struct dt_erro
     size_t random_bf16 = w->backward != NULL ? end : random, lse = reserve(&end, lse_bytes), random_f32 = end;
     size_t dqkv = reserve(&end, w->backward != NULL ? qkv_bytes : 0);
     for (int i = 0; i < t->count; i++) {
-        size_t bytes = attention_own_bytes(k, t->all[i].choice.part) + t->all[i].work_bytes; /* 0: our own kernels */
+        const struct candidate *x = &t->all[i];
+        size_t bytes = x->plan != NULL ? attention_own_bytes(&x->plan->key, x->plan->part) + x->work_bytes : 0;
         work_bytes = bytes > work_bytes ? bytes : work_bytes;
     }
     t->result_bytes = (w->backward != NULL ? end : random_f32) - (w->backward != NULL ? dqkv : results);
@@ -333,8 +348,8 @@ static int compare_results(struct trial *t, int turn)
 static char *words_of(const struct attention_choice *c)
 {
     return c->part == 0 ? dt_strdup("our own kernels")
-                        : dt_format("cuDNN's engine %lld, %lld sequences at a time", (long long)c->config.engine,
-                                    (long long)c->part);
+                        : dt_format("cuDNN's engine %lld%s, %lld sequences at a time", (long long)c->config.engine,
+                                    c->sums ? " in no order" : "", (long long)c->part);
 }
 
 static void say_times(const struct trial *t, int turns)
@@ -459,10 +474,17 @@ static struct wanted *list(const struct dt_attention_list *all, enum dt_attentio
     return out;
 }
 
+/* Whether one of the graphs that are allowed fits. */
+static bool fits(const struct attention_cache *c, const struct attention_key *k)
+{
+    struct attention_key other = *k;
+    other.sums = 0;
+    return attention_part(c, k, k->batch) > 0 || attention_part(c, &other, k->batch) > 0;
+}
+
 static int next_missing(const struct attention_cache *c, const struct wanted *each, int from, int count)
 {
-    while (from < count && (attention_part(c, &each[from].key, each[from].key.batch) == 0 ||
-                            dt_plan_file_find(c->file, &each[from].key) != NULL)) {
+    while (from < count && (!fits(c, &each[from].key) || dt_plan_file_find(c->file, &each[from].key) != NULL)) {
         from++;
     }
     return from;

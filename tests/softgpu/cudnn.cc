@@ -11,7 +11,7 @@
  * one of create, graph, heuristics, plan (the plan of each graph's first proposal), last (the plan
  * of its last proposal) and execute). SOFTGPU_CUDNN_FAST=i makes all proposals but i slow,
  * -1 all of them slower than our own kernels; SOFTGPU_CUDNN_PART=n makes plans slow whose batch is
- * not n. With one of them an execution takes some time at least, so few are faster than many.
+ * not n, SOFTGPU_CUDNN_SUMS=1 (0) backward passes that do not (do) add up in fp32. With one of them an execution takes some time at least, so few are faster than many.
  * SOFTGPU_CUDNN_SHAKY=i makes the results of proposal i differ each time. SOFTGPU_CUDNN_NOTED=i
  * makes its engine declare that. */
 #include "tests/softgpu/dnn_run.h"
@@ -78,8 +78,8 @@ struct handle {
 };
 
 __thread char last_error[200];
-int executions, plans, late_plans; /* atomic */
-int ran[PROPOSALS_MOST];           /* atomic; executions by proposal */
+int executions, adding, plans, late_plans; /* atomic */
+int ran[PROPOSALS_MOST];                   /* atomic; executions by proposal */
 
 int refuse(int status, const char *why)
 {
@@ -503,6 +503,19 @@ bool fits_tensor(const descriptor *d)
     return d->set == 31 && (d->tensor.nowhere || is_real(&d->tensor));
 }
 
+/* The operation by which a backward pass writes dq, from transposed keys, in that type; or null. */
+const softgpu_dnn_op *dq_of(const softgpu_dnn_graph *g, int type)
+{
+    for (int i = 0; i < g->op_count; i++) {
+        const softgpu_dnn_tensor *b = &g->tensors[g->ops[i].inputs[1] >= 0 ? g->ops[i].inputs[1] : 0],
+                                 *y = &g->tensors[g->ops[i].output];
+        if (g->ops[i].kind == SOFTGPU_DNN_MATMUL && b->nowhere && !y->nowhere && y->type == type) {
+            return &g->ops[i];
+        }
+    }
+    return nullptr;
+}
+
 /* Work memory of an engine of the library: a backward pass that does not add up in fp32 keeps the
  * gradient of the scores. */
 size_t work_of(const softgpu_dnn_graph *g)
@@ -510,16 +523,28 @@ size_t work_of(const softgpu_dnn_graph *g)
     int each = 0;
     (void)sscanf(wish(), "work %d", &each);
     size_t bytes = 256 + ((size_t)each << 20) * (size_t)g->tensors[0].dims[0];
-    for (int i = 0; i < g->op_count; i++) {
-        const softgpu_dnn_tensor *b = &g->tensors[g->ops[i].inputs[1] >= 0 ? g->ops[i].inputs[1] : 0],
-                                 *y = &g->tensors[g->ops[i].output];
-        /* dq, from transposed keys */
-        if (g->ops[i].kind == SOFTGPU_DNN_MATMUL && b->nowhere && !y->nowhere && y->type == DT_DNN_BFLOAT16) {
-            size_t t = (size_t)(y->dims[2] + 63) / 64 * 64;
-            bytes += (size_t)(y->dims[0] * y->dims[1]) * t * t * 2;
-        }
+    const softgpu_dnn_op *dq = dq_of(g, DT_DNN_BFLOAT16);
+    if (dq != nullptr) {
+        const softgpu_dnn_tensor *y = &g->tensors[dq->output];
+        size_t t = (size_t)(y->dims[2] + 63) / 64 * 64;
+        bytes += (size_t)(y->dims[0] * y->dims[1]) * t * t * 2;
     }
     return bytes;
+}
+
+/* How long an execution of a plan takes beside its work. */
+int slow_us(const descriptor *plan)
+{
+    static const char *const all[] = {"SOFTGPU_CUDNN_FAST", "SOFTGPU_CUDNN_PART", "SOFTGPU_CUDNN_SUMS"};
+    bool sums = dq_of(plan->graph, DT_DNN_FLOAT) != nullptr, backward = sums || dq_of(plan->graph, DT_DNN_BFLOAT16);
+    int numbers[] = {plan->engine, (int)plan->graph->tensors[0].dims[0], sums}, us = 0;
+    for (int i = 0; i < (backward ? 3 : 2); i++) {
+        if (getenv(all[i]) != nullptr) {
+            int now = wished_number(all[i], -1) ? 10 * SLOW_US : wished_number(all[i], numbers[i]) ? FAST_US : SLOW_US;
+            us = now > us ? now : us;
+        }
+    }
+    return us;
 }
 
 int finalize_plan(descriptor *d)
@@ -569,6 +594,12 @@ extern "C" {
 int softgpu_dnn_executions(void)
 {
     return __atomic_load_n(&executions, __ATOMIC_RELAXED);
+}
+
+/* Executions of backward passes that add up in fp32. */
+int softgpu_dnn_adding(void)
+{
+    return __atomic_load_n(&adding, __ATOMIC_RELAXED);
 }
 
 int softgpu_dnn_ran(int proposal)
@@ -819,14 +850,8 @@ int cudnnBackendExecute(void *h, void *plan, void *pack)
     owner->executed = true;
     int executed = __atomic_add_fetch(&executions, 1, __ATOMIC_RELAXED);
     (void)__atomic_fetch_add(&ran[p->engine], 1, __ATOMIC_RELAXED);
-    bool fast = getenv("SOFTGPU_CUDNN_FAST") == nullptr || wished_number("SOFTGPU_CUDNN_FAST", p->engine);
-    bool part = getenv("SOFTGPU_CUDNN_PART") == nullptr ||
-                wished_number("SOFTGPU_CUDNN_PART", (int)p->graph->tensors[0].dims[0]);
-    bool timed = getenv("SOFTGPU_CUDNN_FAST") != nullptr || getenv("SOFTGPU_CUDNN_PART") != nullptr;
-    j->slow_us = wished_number("SOFTGPU_CUDNN_FAST", -1) ? 10 * SLOW_US
-                 : !fast || !part                        ? SLOW_US
-                 : timed                                 ? FAST_US
-                                                         : 0;
+    (void)__atomic_fetch_add(&adding, dq_of(p->graph, DT_DNN_FLOAT) != nullptr ? 1 : 0, __ATOMIC_RELAXED);
+    j->slow_us = slow_us(p);
     j->noise = wished_number("SOFTGPU_CUDNN_SHAKY", p->engine) ? 1 + (uint64_t)executed % 100 : 0;
     return softgpu_put_work(owner->stream, "cudnnBackendExecute", softgpu_dnn_run, j, softgpu_dnn_forget) == cudaSuccess
                ? 0

@@ -54,7 +54,8 @@ struct world_options {
     const char *collectives;     /* as training.collectives; null: "auto" */
     int collective_sms;          /* nccl: multiprocessors that a collective may take; 0: as NCCL
                                   * chooses */
-    bool deterministic;          /* sums over ranks in one order, and as struct dt_device_options */
+    bool deterministic;          /* sums over ranks in one order, attention by kernels of our own */
+    const char *attention;       /* as training.attention; null: "auto" */
     double collective_timeout_s; /* 0: none */
     int threads;                 /* 0: cores this process may use / local ranks */
     const char *host;            /* where this rank is, for world_open_thread; null: all on one

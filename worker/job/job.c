@@ -231,6 +231,16 @@ static void check_strategy(struct job *job, struct dt_config *c)
     }
 }
 
+static void check_attention(struct job *job, struct dt_config *c)
+{
+    if (job->training.deterministic && strcmp(job->training.attention, "fast") == 0) {
+        dt_config_problem(c, "training.attention",
+                          "fast adds up in no order, and training.deterministic (%s) asks for the same bits each time; "
+                          "use auto, or set it to false",
+                          dt_config_source(c, "training.deterministic"));
+    }
+}
+
 /* Afterwards training.precision and optimizer_state_dtype hold one word each of those that mean the
  * same. The type of the optimizer's state is a choice of its own. */
 static void check_precision(struct job *job, struct dt_config *c)
@@ -415,6 +425,9 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     }
     if (good[JOB_TRAINING] && good[JOB_DATA]) {
         check_length(job, c);
+    }
+    if (good[JOB_TRAINING]) {
+        check_attention(job, c);
     }
     if (good[JOB_OPTIMIZER]) {
         check_optimizer(job, c);

@@ -74,6 +74,7 @@ struct job {
         int64_t eval_every_n_steps, eval_batches; /* 0: never; 0: all */
         enum loss_normalization loss_normalization;
         bool deterministic;
+        const char *attention;   /* "auto", "fast", "ordered", "own": on a GPU */
         const char *device;      /* "auto", "cpu", "cuda", "gpu" */
         bool share_gpu;          /* several ranks may compute on one GPU */
         const char *collectives; /* "auto", "nccl", "peer": between GPUs */

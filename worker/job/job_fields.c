@@ -93,6 +93,7 @@ static const struct dt_rule scheduler = {.type = DT_RULE_CHOICE,
 static const struct dt_rule export_dtype = {.type = DT_RULE_CHOICE,
                                             .choices = "float32|bfloat16|float16|fp32|bf16|fp16"};
 static const struct dt_rule device = {.type = DT_RULE_CHOICE, .choices = "auto|cpu|cuda|gpu"};
+static const struct dt_rule attention = {.type = DT_RULE_CHOICE, .choices = "auto|fast|ordered|own"};
 static const struct dt_rule collectives = {.type = DT_RULE_CHOICE, .choices = "auto|nccl|peer"};
 static const struct dt_rule multiprocessors = {.type = DT_RULE_INTEGER, .min = 0, .max = 64};
 static const struct dt_rule precision = {
@@ -200,6 +201,11 @@ static const struct dt_field training_fields[] = {
      "ours, and "
      "ranks sum in one order (by peer, not nccl); CPUs repeat bit by bit anyway",
      AT(deterministic), &boolean},
+    {"attention", "\"auto\"",
+     "on GPUs in BF16: own: kernels of ours; ordered: these or cuDNN, as was measured once, in an order; fast: "
+     "backward "
+     "may add up in no order, so bits need not repeat; auto: ordered; with deterministic only own",
+     AT(attention), &attention},
     {"device", "\"auto\"", "where to compute; auto: on GPUs where there are some", AT(device), &device},
     {"share_gpu", "false", "several ranks may compute on one GPU", AT(share_gpu), &boolean},
     {"collectives", "\"auto\"",

@@ -22,7 +22,7 @@
 // clang-format on
 
 int softgpu_dnn_plans(void), softgpu_dnn_executions(void), softgpu_dnn_late_plans(void);
-int softgpu_dnn_ran(int proposal);
+int softgpu_dnn_ran(int proposal), softgpu_dnn_adding(void);
 
 enum { PROPOSALS = 8, ADDRESS = 40 };
 
@@ -251,6 +251,39 @@ static int choose_without_order(void)
     return measured == 2 && ran == 1 ? 0 : 1; /* forward always has an order */
 }
 
+/* Both graphs of backward compete, and the file says which one won. */
+static int choose_a_graph(void)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    (void)setenv("DTRUN_ATTENTION", "fast", 1);
+    for (int sums = 0; sums < 2; sums++) {
+        struct gpu g;
+        struct dt_error why;
+        int64_t row[12] = {0};
+        plan_cache_use("graph", true);
+        set_number("SOFTGPU_CUDNN_SUMS", sums);
+        open_gpu(&g);
+        CHECK(choose(&g, &why) == 2);
+        dt_text_reset(&text);
+        tell(&g, &text);
+        /* head, device, forward, backward: the shape, room, causal, backward, sums, own, scale, part, graph */
+        char *line = text.data;
+        for (int i = 0; i < 3; i++) {
+            line = strchr(line, '\n') + 1;
+        }
+        CHECK(sscanf(line, "%ld %ld %ld %ld %ld %ld %ld %ld %ld %ld %*x %ld %ld", &row[0], &row[1], &row[2], &row[3],
+                     &row[4], &row[5], &row[6], &row[7], &row[8], &row[9], &row[10], &row[11]) == 12);
+        CHECK(row[7] == 1 && row[8] == 1 && row[9] == 1 && row[10] == 2 && row[11] == sums);
+        int executions = softgpu_dnn_executions(), adding = softgpu_dnn_adding();
+        (void)compute(&g);
+        CHECK(softgpu_dnn_executions() == executions + 2 && softgpu_dnn_adding() == adding + sums);
+        close_gpu(&g);
+    }
+    dt_text_clear(&text);
+    return 0;
+}
+
 /* cuDNN is left out: nothing is measured, no file is looked at. */
 static int choose_without_library(void)
 {
@@ -334,6 +367,7 @@ static void wishes_are_heeded(void **state)
     (void)state;
     char text[CHILD_TEXT];
     assert_int_equal(child_run(choose_without_order, text), 0);
+    assert_int_equal(child_run(choose_a_graph, text), 0);
     assert_int_equal(child_run(choose_without_library, text), 0);
     assert_int_equal(child_run(choose_kernels_of_our_own, text), 0);
     assert_int_equal(child_run(choose_the_library, text), 0);

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "kernels/cuda/attention.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -97,6 +98,37 @@ static void one_rank(void **state)
     check_rows((const char *const[]){"single_device", "full_shard", NULL}, 1, "bf16-mixed", 1, 0, 2e-2);
     check_rows((const char *const[]){"single_device", "full_shard", NULL}, 1, "bf16-mixed", 1, 0.2, 2e-2);
     assert_true(before < 0 || softgpu_dnn_executions() > before);
+}
+
+/* training.attention, and training.deterministic, which leaves the library out. */
+static void attention_as_the_job_says(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *attention;
+        bool deterministic, by_library;
+    } cases[] = {{"auto", false, true},
+                 {"ordered", false, true},
+                 {"fast", false, true},
+                 {"own", false, false},
+                 {"auto", true, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0] && softgpu_dnn_executions != NULL; i++) {
+        struct job job;
+        struct ranks_outcome out;
+        int64_t before[2] = {dt_cuda_attention_calls(DT_ATTENTION_BY_CUDNN, true),
+                             dt_cuda_attention_calls(DT_ATTENTION_BY_FLASH, true)};
+        make_job(&job, "single_device", "bf16-mixed", 1, 0);
+        job.training.attention = cases[i].attention;
+        job.training.deterministic = cases[i].deterministic;
+        train(&job, 1, &(struct ranks_options){.device = "cuda"}, &out);
+        bool library = dt_cuda_attention_calls(DT_ATTENTION_BY_CUDNN, true) > before[0],
+             own = dt_cuda_attention_calls(DT_ATTENTION_BY_FLASH, true) > before[1];
+        if (library != cases[i].by_library || own == cases[i].by_library) {
+            fail_msg("attention %s: by cuDNN %d, by our own kernels %d", cases[i].attention, library, own);
+        }
+        ranks_clear(&out);
+        dt_arena_clear(&job.arena);
+    }
 }
 
 static void check_stopped(enum dt_dtype moments)
@@ -279,6 +311,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank),
+        cmocka_unit_test(attention_as_the_job_says),
         cmocka_unit_test(stopped_equals_uninterrupted),
         cmocka_unit_test(the_device_always_has_work),
         cmocka_unit_test(graphs_change_no_bits),
