@@ -2,7 +2,7 @@
  * cuDNN if it takes the shape and was not measured to be slower than kernels of our own, which are
  * on tensor cores if these take the shape. The choice depends on type, shape, installed libraries
  * and the plan file (a model's tensors are all aligned), so forward, a recomputed forward, and a
- * later start choose the same. dt_device_options.attention is one of `words`, or none of them, which
+ * later start choose the same. dt_device_options.attention is a word of word_of, or another, which
  * means the first. DTRUN_ATTENTION overrides it, for measurements and tests. */
 #include "kernels/attention.h"
 #include "kernels/cuda/attention.h"
@@ -11,17 +11,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const words[DT_ATTENTION_WAYS] = {"ordered", "cudnn", "fast", "own", "plain"};
 static pthread_once_t asked = PTHREAD_ONCE_INIT;
 static enum { NOTHING, SOMETHING, UNKNOWN } wish; /* what DTRUN_ATTENTION names */
 static enum dt_attention_way wished;
 static int64_t calls[2][DT_ATTENTION_BYS]; /* atomic; of the forward and of the backward pass */
 
+static const char *word_of(enum dt_attention_way way)
+{
+    switch (way) {
+    case DT_ATTENTION_ORDERED:
+        return "ordered";
+    case DT_ATTENTION_CUDNN:
+        return "cudnn";
+    case DT_ATTENTION_FAST:
+        return "fast";
+    case DT_ATTENTION_OWN:
+        return "own";
+    case DT_ATTENTION_PLAIN:
+        return "plain";
+    case DT_ATTENTION_WAYS:
+        break;
+    }
+    return "unknown";
+}
+
 /* DT_ATTENTION_WAYS: no such word. */
 static enum dt_attention_way way_named(const char *word)
 {
     int i = 0;
-    while (i < DT_ATTENTION_WAYS && strcmp(word, words[i]) != 0) {
+    while (i < DT_ATTENTION_WAYS && strcmp(word, word_of((enum dt_attention_way)i)) != 0) {
         i++;
     }
     return (enum dt_attention_way)i;

@@ -81,7 +81,7 @@ static int find_pack(const struct dt_dnn *api, struct attention_plan *p, void *c
         }
         /* the caller's addresses do not recur, so drop all packs; executions in progress no longer
          * need theirs */
-        if (p->pack_count == 4 * PACKS) {
+        if (p->pack_count == 16 * PACKS) {
             drop_packs(api, p);
         }
         k = dt_alloc(sizeof *k);

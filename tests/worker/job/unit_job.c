@@ -184,7 +184,7 @@ static void test_bad_keys(void **state)
     refused(TRAINING("\"attention\": \"quick\""), NULL,
             "job.json:2:28: training.attention: is \"quick\"; give one of: auto, fast, ordered, own\n");
     refused(TRAINING("\"attention\": \"fast\", \"deterministic\": true"), NULL,
-            "job.json:2:28: training.attention: fast adds up in no order, and training.deterministic (job.json:2:53) "
+            "job.json:2:15: training.attention: fast adds up in no order, and training.deterministic (job.json:2:36) "
             "asks for the same bits each time; use auto, or set it to false\n");
     refused(TRAINING("\"batch_size_per_gpu\": 0"), NULL,
             "job.json:2:37: training.batch_size_per_gpu: is 0; give a whole number from 1 to 65536\n");
