@@ -301,6 +301,12 @@ void trainer_graph_close(struct trainer *t);
 double trainer_graph_bytes(const struct trainer *t, const struct dt_device *device);
 /* Enqueues the kernels of the pass, one by one or as a graph: the same ones in the same order. */
 void trainer_run_block(struct trainer *t, const struct block *b, const struct pass *p);
+/* A micro-step begins: its calls may be queued, to go in as one graph. Flush enqueues what is. */
+void trainer_graph_queue(struct trainer *t);
+bool trainer_graph_queues(const struct trainer *t);
+void trainer_graph_flush(struct trainer *t);
+/* trainer_step.c: the block's backward is enqueued. */
+void trainer_leave_backward(struct trainer *t, const struct block *b);
 /* A step begins: with graphs or without? How long it took, from the one before it. */
 void trainer_graph_begin(struct trainer *t);
 void trainer_graph_timed(struct trainer *t, int64_t step, double step_s);

@@ -9,6 +9,11 @@
  * second time it is captured. A block has at most CALLS graphs; its further calls always run without
  * one.
  *
+ * With one rank nothing comes between the blocks of a micro-step but sums of gradients that are
+ * complete, so the micro-step is one graph: its calls wait in a queue until backward is over. There are
+ * two for each micro-step of a step, as batches lie in two places by turns. Where there are many of
+ * them, or calls differ in each step (a mean over targets whose number varies), layers have theirs.
+ *
  * `auto` measures: after a few steps without graphs it runs turns of TURN_STEPS steps with and
  * without them, and keeps the faster way. Bits are the same either way, so each rank decides by
  * itself. */
@@ -24,6 +29,7 @@ enum {
     CALLS = 8,      /* evaluation; forward, recompute and backward that adds, beside collectives
                      * or not; backward that overwrites */
     LAUNCHES = 100, /* more than these calls of a layer make together */
+    WHOLES = 4,     /* graphs of micro-steps */
     TURN_STEPS = 4,
     TURNS = 6,    /* half of them with graphs */
     TIMES = TURNS /* of either kind: two steps of each turn count */
@@ -42,7 +48,24 @@ struct call {
     double loss_scale;
 };
 
+struct queued {
+    const struct block *block;
+    struct pass pass;
+};
+
+struct whole {
+    struct call *calls;     /* as many as are queued */
+    bool last;              /* micro-step: gradients are summed up for their norm */
+    struct dt_graph *graph; /* null: it has come once */
+};
+
 struct trainer_graphs {
+    struct queued *queue; /* of a micro-step; null: layers alone have graphs */
+    int queued;
+    bool queues;
+    struct call *calls; /* those of the queue */
+    struct whole wholes[WHOLES];
+    int whole_count;
     struct {
         struct call call;
         struct dt_graph *graph; /* null: it has come once */
@@ -55,13 +78,19 @@ struct trainer_graphs {
     size_t time_count[2];
 };
 
+static bool may_be_whole(const struct trainer *t)
+{
+    return t->strategy.alone && t->job->training.cuda_graphs != GRAPHS_LAYERS && 2 * t->micro_steps <= WHOLES;
+}
+
 double trainer_graph_bytes(const struct trainer *t, const struct dt_device *device)
 {
     int layers = 0;
     for (int i = 0; i < t->chain.block_count; i++) {
         layers += t->chain.blocks[i].layer >= 0;
     }
-    return dt_device_has_graphs(device) ? (double)layers * LAUNCHES * LAUNCH_BYTES : 0;
+    double launches = (double)layers * LAUNCHES * (may_be_whole(t) ? 1 + (double)t->micro_steps : 1);
+    return dt_device_has_graphs(device) ? launches * LAUNCH_BYTES : 0;
 }
 
 /* Nobody asked for graphs, and what they take may be missing. */
@@ -81,6 +110,14 @@ void trainer_graph_open(struct trainer *t)
     struct trainer_graphs *g = dt_arena_alloc(&t->arena, sizeof *g);
     g->of = dt_arena_alloc(&t->arena, (size_t)t->chain.block_count * sizeof *g->of);
     g->count = dt_arena_alloc(&t->arena, (size_t)t->chain.block_count * sizeof *g->count);
+    if (may_be_whole(t)) { /* forward, recompute and backward of each */
+        size_t most = 3 * (size_t)t->chain.block_count;
+        g->queue = dt_arena_alloc(&t->arena, most * sizeof *g->queue);
+        g->calls = dt_arena_alloc(&t->arena, most * sizeof *g->calls);
+        for (int i = 0; i < WHOLES; i++) {
+            g->wholes[i].calls = dt_arena_alloc(&t->arena, most * sizeof *g->calls);
+        }
+    }
     g->measuring = t->job->training.cuda_graphs == GRAPHS_AUTO;
     g->on = !g->measuring;
     g->first_step = -1;
@@ -95,6 +132,10 @@ static void forget(struct trainer *t)
             dt_graph_close(g->of[i][k].graph);
             g->of[i][k].graph = NULL;
         }
+    }
+    for (int i = 0; i < g->whole_count; i++) {
+        dt_graph_close(g->wholes[i].graph);
+        g->wholes[i].graph = NULL;
     }
 }
 
@@ -150,19 +191,40 @@ static struct dt_graph **find(struct trainer_graphs *g, int block, const struct 
     return NULL;
 }
 
-/* Captures a call. False: that failed, nothing of it has run, and no other call is tried. */
+static void call_directly(struct trainer *t, const struct block *b, const struct pass *p)
+{
+    (void)t;
+    chain_call(b, p);
+}
+
+static void run_queued(struct trainer *t, const struct queued *q,
+                       void (*run)(struct trainer *, const struct block *, const struct pass *))
+{
+    run(t, q->block, &q->pass);
+    if (q->pass.phase == PASS_BACKWARD) {
+        trainer_leave_backward(t, q->block);
+    }
+}
+
+/* Captures a call, or the queue when `b` is null. False: that failed, nothing of it has run, and no
+ * other call is tried. */
 static bool capture(struct trainer *t, const struct block *b, const struct pass *p, struct dt_graph **out)
 {
+    struct trainer_graphs *g = t->stepper.graphs;
+    struct dt_stream *stream = t->world->compute;
     struct dt_error err = {0};
-    int rc = dt_graph_begin(p->stream, &err);
-    if (rc == 0) {
+    int rc = dt_graph_begin(stream, &err);
+    if (rc == 0 && b != NULL) {
         chain_call(b, p);
-        rc = dt_graph_end(p->stream, out, &err);
     }
+    for (int i = 0; rc == 0 && b == NULL && i < g->queued; i++) {
+        run_queued(t, &g->queue[i], call_directly);
+    }
+    rc = rc == 0 ? dt_graph_end(stream, out, &err) : rc;
     if (rc != 0) {
-        t->stepper.graphs->on = t->stepper.graphs->measuring = false;
-        t->stepper.graphs->refused = true;
-        if (!dt_stream_failed(p->stream, NULL)) {
+        g->on = g->measuring = false;
+        g->refused = true;
+        if (!dt_stream_failed(stream, NULL)) {
             observers_say(&t->observers, "train: warning: no CUDA graphs: %s; kernels are launched one by one",
                           err.text);
         }
@@ -170,7 +232,7 @@ static bool capture(struct trainer *t, const struct block *b, const struct pass 
     return rc == 0;
 }
 
-void trainer_run_block(struct trainer *t, const struct block *b, const struct pass *p)
+static void run_alone(struct trainer *t, const struct block *b, const struct pass *p)
 {
     struct trainer_graphs *g = t->stepper.graphs;
     if (g == NULL || g->refused || b->layer < 0 || p->peers != NULL) { /* collectives stay outside of graphs */
@@ -183,6 +245,71 @@ void trainer_run_block(struct trainer *t, const struct block *b, const struct pa
         dt_graph_launch(*graph);
     } else {
         chain_call(b, p);
+    }
+}
+
+void trainer_run_block(struct trainer *t, const struct block *b, const struct pass *p)
+{
+    struct trainer_graphs *g = t->stepper.graphs;
+    if (trainer_graph_queues(t)) {
+        g->queue[g->queued++] = (struct queued){b, *p};
+    } else {
+        run_alone(t, b, p);
+    }
+}
+
+/* ---- a micro-step ---- */
+
+bool trainer_graph_queues(const struct trainer *t)
+{
+    return t->stepper.graphs != NULL && t->stepper.graphs->queues;
+}
+
+void trainer_graph_queue(struct trainer *t)
+{
+    struct trainer_graphs *g = t->stepper.graphs;
+    if (g != NULL) { /* a timeline has events between calls */
+        g->queues = g->queue != NULL && (g->on || g->measuring) && t->stepper.timeline == NULL;
+        g->queued = 0;
+    }
+}
+
+/* The queue's whole; null when it comes for the first time, or there is no room for it. */
+static struct whole *find_whole(struct trainer_graphs *g, bool last, bool *first)
+{
+    size_t size_bytes = (size_t)g->queued * sizeof *g->calls;
+    *first = false;
+    for (int i = 0; i < g->whole_count; i++) {
+        if (g->wholes[i].last == last && memcmp(g->wholes[i].calls, g->calls, size_bytes) == 0) {
+            return &g->wholes[i];
+        }
+    }
+    if (g->whole_count < WHOLES) {
+        *first = true;
+        g->wholes[g->whole_count].last = last;
+        memcpy(g->wholes[g->whole_count++].calls, g->calls, size_bytes);
+    }
+    return NULL;
+}
+
+void trainer_graph_flush(struct trainer *t)
+{
+    struct trainer_graphs *g = t->stepper.graphs;
+    bool last = t->stepper.at.micro_step + 1 == t->stepper.at.count, first;
+    if (!trainer_graph_queues(t)) {
+        return;
+    }
+    g->queues = false;
+    for (int i = 0; i < g->queued; i++) {
+        g->calls[i] = call_of(&g->queue[i].pass);
+    }
+    struct whole *w = find_whole(g, last, &first);
+    if (g->on && w != NULL && (w->graph != NULL || capture(t, NULL, NULL, &w->graph))) {
+        dt_graph_launch(w->graph);
+        return;
+    }
+    for (int i = 0; i < g->queued; i++) {
+        run_queued(t, &g->queue[i], first ? call_directly : run_alone);
     }
 }
 

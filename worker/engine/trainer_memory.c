@@ -341,7 +341,8 @@ int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *er
     double connected = fmin(t->memory.connected_bytes, t->memory.context_bytes);
     /* the rest is others', though nobody told us so */
     double own = connected + fmin(t->memory.context_bytes - connected, CONTEXT_MOST_BYTES);
-    double graphs = t->job->training.cuda_graphs == GRAPHS_ON ? trainer_graph_bytes(t, w->device) : 0;
+    enum graphs_wish wish = t->job->training.cuda_graphs;
+    double graphs = wish == GRAPHS_ON || wish == GRAPHS_LAYERS ? trainer_graph_bytes(t, w->device) : 0;
     double spare = spare_bytes((double)total_bytes);
     double need = needed(t, true, 1) + graphs + spare, room = (double)total_bytes - own - (graphs + spare) * sharers;
     if (needed(t, true, sharers) > room) {

@@ -245,15 +245,10 @@ static void leave_forward(struct trainer *t, const struct block *b, enum pass_ph
 
 /* Backward: units that no earlier block uses are complete. Kept weights stay for the next
  * micro-step unless gradients travel at each one anyway. */
-static void leave_backward(struct trainer *t, const struct block *b)
+void trainer_leave_backward(struct trainer *t, const struct block *b)
 {
     struct strategy *s = &t->strategy;
     bool last_micro_step = t->stepper.at.micro_step + 1 == t->stepper.at.count;
-    if (t->world->device->host_memory || b->index % MARK_BLOCKS == 0) {
-        mark(t, DT_PHASE_BACKWARD, t->stepper.at.micro_step);
-    } else {
-        look_between(t);
-    }
     if (s->prefetch == PREFETCH_POST && b->index > 0) {
         fetch(t, b->index - 1);
     }
@@ -272,11 +267,20 @@ static void leave_backward(struct trainer *t, const struct block *b)
 
 static void leave(const struct chain_walk *w, const struct block *b, const struct pass *p)
 {
-    if (p->phase == PASS_BACKWARD) {
-        leave_backward(w->context, b);
-    } else {
-        leave_forward(w->context, b, p->phase);
+    struct trainer *t = w->context;
+    if (p->phase != PASS_BACKWARD) {
+        leave_forward(t, b, p->phase);
+        return;
     }
+    if (trainer_graph_queues(t)) {
+        return;
+    }
+    if (t->world->device->host_memory || b->index % MARK_BLOCKS == 0) {
+        mark(t, DT_PHASE_BACKWARD, t->stepper.at.micro_step);
+    } else {
+        look_between(t);
+    }
+    trainer_leave_backward(t, b);
 }
 
 void trainer_step_open(struct trainer *t)
@@ -356,9 +360,13 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
             strategy_send_buffers(s, t->stepper.walk.buffers, t->chain.buffer_count);
         }
         mark(t, DT_PHASE_FORWARD, j);
+        trainer_graph_queue(t);
         chain_forward(&t->stepper.walk, PASS_FORWARD, batch, &loss);
-        mark(t, DT_PHASE_BACKWARD, j);
+        if (!trainer_graph_queues(t)) {
+            mark(t, DT_PHASE_BACKWARD, j);
+        }
         chain_backward(&t->stepper.walk, batch, &loss);
+        trainer_graph_flush(t);
     }
     trainer_batch_used(t, f);
     strategy_land(s);

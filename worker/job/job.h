@@ -19,7 +19,7 @@ enum accumulate_sync { SYNC_AUTO, SYNC_EVERY_MICRO_STEP, SYNC_BOUNDARY };
 /* fsdp.backward_prefetch */
 enum prefetch { PREFETCH_PRE, PREFETCH_POST, PREFETCH_NONE };
 /* auto: as is measured to be faster */
-enum graphs_wish { GRAPHS_AUTO, GRAPHS_ON, GRAPHS_OFF };
+enum graphs_wish { GRAPHS_AUTO, GRAPHS_ON, GRAPHS_OFF, GRAPHS_LAYERS };
 enum on_bad_image { BAD_IMAGE_REFUSE, BAD_IMAGE_SKIP };
 enum partial_accumulation { PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP };
 
@@ -83,7 +83,7 @@ struct job {
         int64_t collective_sms;  /* nccl: multiprocessors that a collective
                                                       * may take; 0: as NCCL chooses */
         bool broadcast_buffers, sync_batch_norm;
-        enum graphs_wish cuda_graphs;                /* layers as CUDA graphs, on a GPU */
+        enum graphs_wish cuda_graphs;                /* layers or micro-steps as CUDA graphs, on a GPU */
         const char *precision;                       /* "32-true", "bf16-mixed" */
         const char *optimizer_state_dtype;           /* "fp32", "bf16" */
         double step_timeout_s, collective_timeout_s; /* 0: none */

@@ -106,7 +106,7 @@ static const struct dt_rule state_element = {
     .type = DT_RULE_CHOICE, .choices = "fp32|float32|bf16|bfloat16", .later = "fp16|float16|fp8|int8|uint8"};
 static const struct dt_rule normalization = {.type = DT_RULE_ENUM, .choices = "local_mean|global_tokens"};
 static const struct dt_rule accumulate = {.type = DT_RULE_ENUM, .choices = "auto|every_micro_step|boundary"};
-static const struct dt_rule graphs = {.type = DT_RULE_ENUM, .choices = "auto|true|false"};
+static const struct dt_rule graphs = {.type = DT_RULE_ENUM, .choices = "auto|true|false|layers"};
 static const struct dt_rule partial = {.type = DT_RULE_ENUM, .choices = "step|carry|drop"};
 static const struct dt_rule prefetch = {
     .type = DT_RULE_ENUM, .choices = "BACKWARD_PRE|BACKWARD_POST|none", .null = true, .null_value = PREFETCH_NONE};
@@ -220,7 +220,8 @@ static const struct dt_field training_fields[] = {
     {"sync_batch_norm", "false", "batch norms take their statistics over the samples of all ranks", AT(sync_batch_norm),
      &boolean},
     {"cuda_graphs", "\"auto\"",
-     "on GPUs a layer's kernels are launched as one CUDA graph; auto: if a step is measured to be faster so",
+     "on GPUs a layer's kernels, and with one rank those of a micro-step, are launched as one CUDA graph; layers: of a "
+     "layer in any case; auto: if a step is measured to be faster so",
      AT(cuda_graphs), &graphs},
     {"precision", "\"32-true\"",
      "bf16-mixed: BF16 weights, activations and gradients; fp32 masters, moments and statistics", AT(precision),

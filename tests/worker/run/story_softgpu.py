@@ -106,6 +106,9 @@ def test_deterministic_rows_are_the_same_bits(place, tmp_path, ranks, precision)
     (2, ROWS if ALL else ["ddp", "full_shard"], ["training.precision=bf16-mixed"]),
     (3 if ALL else 2, ROWS if ALL else ["zero2"], []),
     (3, ["shard_grad_op"], ["training.precision=bf16-mixed", "training.gradient_accumulation_steps=2", "activation_checkpointing.enabled=true"]),
+    (1, ["single_device"], ["training.precision=bf16-mixed"]),
+    (1, ["single_device"], ["training.gradient_accumulation_steps=2", "activation_checkpointing.enabled=true", "model.resid_pdrop=0.1"]),
+    (1, ["single_device"], ["training.gradient_accumulation_steps=3", "training.precision=bf16-mixed"]),
 ])
 def test_graphs_change_no_bits(place, ranks, rows, sets):
     """With evaluations between and a resume in the middle, whatever the two parts ran with."""
@@ -133,12 +136,13 @@ def test_graphs_are_measured_and_the_faster_way_is_said(place):
 
 
 @pytest.mark.skipif(GPU, reason="only the software GPU refuses when it is told to")
-def test_a_rank_without_graphs_is_no_worse(place):
+@pytest.mark.parametrize("ranks, row", [(2, "full_shard"), (1, "single_device")])
+def test_a_rank_without_graphs_is_no_worse(place, ranks, row):
     """One rank's runtime takes nothing down: it says so once, and the job has the same bits."""
     folder, job = place
     said = []
-    one = run(place, folder / "one-refuses", 2, "full_shard", ["training.cuda_graphs=true"], env={"SOFTGPU_FAIL": "cudaGraphInstantiate:3:0:0"}, said=said)
-    assert one == undisturbed(place, 2, "full_shard")
+    one = run(place, folder / f"one-of-{ranks}-refuses", ranks, row, ["training.cuda_graphs=true"], env={"SOFTGPU_FAIL": "cudaGraphInstantiate:3:0:0"}, said=said)
+    assert one == undisturbed(place, ranks, row)
     assert said[0].count("train: warning: no CUDA graphs: graph: GPU 0 (software GPU, bus 0000:01:00.0): ") == 1, said
 
 

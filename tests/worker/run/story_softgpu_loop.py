@@ -12,7 +12,7 @@ import subprocess
 import pytest
 import support
 import training
-from fake_nccl import TRAIN, environment, make_place
+from fake_nccl import MODEL, TRAIN, environment, make_place
 
 pytestmark = pytest.mark.skipif(not os.path.exists(TRAIN), reason="built without the CUDA toolkit's headers")
 FEW, MANY = 12, 24
@@ -93,6 +93,17 @@ def test_more_steps_make_nothing_more(place, ranks, sets):
     assert few["cudaMalloc"] > 0 and few["cublasLtMatmulDescCreate"] > 0 and any(x.startswith("getenv ") for x in few), few  # or all of this is deaf
     more = {x: (few[x], many[x]) for x in few | many if few[x] != many[x]}
     assert not more, f"calls of {FEW} and {MANY} steps: {more}"
+
+
+@pytest.mark.parametrize("sets, graphs", [
+    (["training.cuda_graphs=layers"], MODEL["n_layer"] * 2),
+    ([], 2),  # batches lie in two places by turns
+    (["training.gradient_accumulation_steps=2"], 4),
+    (["training.gradient_accumulation_steps=3"], MODEL["n_layer"] * 3),  # forward, backward that overwrites or adds
+])
+def test_a_micro_step_of_one_rank_is_a_graph(place, sets, graphs):
+    count = run(place, f"graphs-{graphs}-{len(sets)}", 1, 8, ["training.cuda_graphs=true", *sets])
+    assert count["cudaGraphInstantiate"] == graphs, count
 
 
 def test_memory_is_asked_for_in_a_few_logged_steps(place):
