@@ -305,7 +305,9 @@ void trainer_run_block(struct trainer *t, const struct block *b, const struct pa
 void trainer_graph_queue(struct trainer *t);
 bool trainer_graph_queues(const struct trainer *t);
 void trainer_graph_flush(struct trainer *t);
-/* trainer_step.c: the block's backward is enqueued. */
+/* trainer_step.c: what else a queue enqueues: before the first block's backward, and behind each.
+ * The mark is the same in each step, as a graph needs it. */
+void trainer_mark_backward(struct trainer *t);
 void trainer_leave_backward(struct trainer *t, const struct block *b);
 /* A step begins: with graphs or without? How long it took, from the one before it. */
 void trainer_graph_begin(struct trainer *t);

@@ -200,6 +200,9 @@ static void call_directly(struct trainer *t, const struct block *b, const struct
 static void run_queued(struct trainer *t, const struct queued *q,
                        void (*run)(struct trainer *, const struct block *, const struct pass *))
 {
+    if (q->pass.phase == PASS_BACKWARD && q->block->index + 1 == t->chain.block_count) {
+        trainer_mark_backward(t);
+    }
     run(t, q->block, &q->pass);
     if (q->pass.phase == PASS_BACKWARD) {
         trainer_leave_backward(t, q->block);

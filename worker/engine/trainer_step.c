@@ -80,6 +80,14 @@ static void look_between(struct trainer *t)
     }
 }
 
+static void put_number(struct trainer *t, int64_t round, enum dt_phase phase, int64_t micro_step)
+{
+    int64_t number = (round << MARK_SHIFT | (micro_step & MARK_MASK)) << MARK_SHIFT | phase;
+    t->world->device->kernels->fill(
+        t->world->compute,
+        &(struct dt_fill_args){.x = t->stepper.progress, .count = 1, .value = (double)number, .type = DT_I64});
+}
+
 /* A device with memory of its own would wait for a host function: it writes a number, which the
  * host shows when it looks. */
 static void mark(struct trainer *t, enum dt_phase phase, int64_t micro_step)
@@ -90,11 +98,13 @@ static void mark(struct trainer *t, enum dt_phase phase, int64_t micro_step)
         dt_stream_call(w->compute, run_mark, &m, sizeof m);
         return;
     }
-    int64_t number = ((++t->stepper.marks & MARK_ROUND) << MARK_SHIFT | (micro_step & MARK_MASK)) << MARK_SHIFT | phase;
-    w->device->kernels->fill(
-        w->compute,
-        &(struct dt_fill_args){.x = t->stepper.progress, .count = 1, .value = (double)number, .type = DT_I64});
+    put_number(t, ++t->stepper.marks & MARK_ROUND, phase, micro_step);
     look_between(t);
+}
+
+void trainer_mark_backward(struct trainer *t)
+{
+    put_number(t, 0, DT_PHASE_BACKWARD, t->stepper.at.micro_step);
 }
 
 static int poll_peers(struct world *w, struct dt_error *err)
