@@ -3,6 +3,7 @@
  * other wrote: a rank loads exactly what it keeps. */
 #include "worker/run/trainer.h"
 
+#include "kernels/cpu/pool.h"
 #include "kernels/kernels.h"
 #include "worker/checkpoints/hf.h"
 #include "worker/engine/pinned_window.h"
@@ -55,10 +56,29 @@ static int put_weights(struct trainer *t, struct pinned_window *window, int u, i
     return rc;
 }
 
+enum { DRAWN_AT_ONCE = 1 << 16 }; /* elements that a thread draws before it takes the next ones */
+
+/* Initial weights [first, first + count) of unit u, which threads draw in parts. */
+struct drawing {
+    const struct trainer *t;
+    int u;
+    int64_t first, count;
+    void *out;
+};
+
+static void draw_part(void *drawing, int64_t part)
+{
+    const struct drawing *d = drawing;
+    enum dt_dtype type = d->t->strategy.precision.masters;
+    int64_t at = part * DRAWN_AT_ONCE, n = d->count - at < DRAWN_AT_ONCE ? d->count - at : DRAWN_AT_ONCE;
+    init_unit(&d->t->chain, d->u, (uint64_t)d->t->job->training.seed, d->first + at, n, type,
+              (char *)d->out + (size_t)at * dt_dtype_size(type));
+}
+
 /* Initial or given weights of what is resident of unit u, piece by piece: made where they stay,
  * or in `room` (PINNED_WINDOW_BYTES) if they are rounded then. */
 static int fill_unit(struct trainer *t, struct pinned_window *window, const struct hf *hf, int u, void *room,
-                     struct dt_error *err)
+                     struct dt_pool *pool, struct dt_error *err)
 {
     struct strategy *s = &t->strategy;
     int64_t first, count, most = (int64_t)(PINNED_WINDOW_BYTES / dt_dtype_size(s->precision.masters));
@@ -71,7 +91,8 @@ static int fill_unit(struct trainer *t, struct pinned_window *window, const stru
         rc = bring_to_write(window, part, size_bytes, &to, err);
         void *values = room != NULL ? room : pinned_window_place(window, to);
         if (rc == 0 && hf == NULL) {
-            init_unit(&t->chain, u, (uint64_t)t->job->training.seed, first + done, n, s->precision.masters, values);
+            struct drawing d = {t, u, first + done, n, values};
+            dt_pool_run(pool, (n + DRAWN_AT_ONCE - 1) / DRAWN_AT_ONCE, draw_part, &d);
         } else if (rc == 0) {
             rc = hf_read_unit(hf, u, first + done, n, s->precision.masters, values, err);
         }
@@ -164,12 +185,15 @@ int trainer_init_weights(struct trainer *t, struct dt_error *err)
         begin_head(t, hf);
     }
     void *room = precision_mixed(&t->strategy.precision) ? dt_alloc(PINNED_WINDOW_BYTES) : NULL;
-    int rc = pinned_window_open(&window, t->world->device, t->world->compute, err);
+    struct dt_pool *pool = NULL;
+    int rc = hf == NULL ? dt_pool_open(&pool, t->world->threads, err) : 0;
+    rc = rc == 0 ? pinned_window_open(&window, t->world->device, t->world->compute, err) : rc;
     for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
-        rc = fill_unit(t, &window, hf, u, room, err);
+        rc = fill_unit(t, &window, hf, u, room, pool, err);
     }
     rc = rc == 0 ? fill_buffers(t, &window, hf, 0, err) : rc;
     pinned_window_close(&window);
+    dt_pool_close(pool);
     free(room);
     hf_close(hf);
     return rc;
