@@ -40,6 +40,8 @@ struct dt_device_options {
     enum dt_streams streams;
     /* attention by kernels of our own, whose bits do not depend on a library's version */
     bool deterministic;
+    /* products of F32 may round their operands to TF32, where the device computes those faster */
+    bool tf32;
 };
 
 /* The first member of a backend's own structs. */

@@ -239,7 +239,7 @@ static int open_inside(struct world *w, const struct world_options *o, struct dt
         w->threads = 1;
     }
     struct dt_device_options device = {
-        .thread_count = w->threads, .local_rank_count = sharers, .deterministic = o->deterministic};
+        .thread_count = w->threads, .local_rank_count = sharers, .deterministic = o->deterministic, .tf32 = o->tf32};
     const char *name = NULL;
     if (choose_device(w, o, &name, &device.index, err) != 0) {
         return -1;

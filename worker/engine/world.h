@@ -55,6 +55,7 @@ struct world_options {
     int collective_sms;          /* nccl: multiprocessors that a collective may take; 0: as NCCL
                                   * chooses */
     bool deterministic;          /* sums over ranks in one order, and as struct dt_device_options */
+    bool tf32;                   /* as struct dt_device_options */
     double collective_timeout_s; /* 0: none */
     int threads;                 /* 0: cores this process may use / local ranks */
     const char *host;            /* where this rank is, for world_open_thread; null: all on one
