@@ -514,6 +514,7 @@ static int run(const struct job *job, const char *checkpoint)
                                     .collective_sms = (int)job->training.collective_sms,
                                     .deterministic = job->training.deterministic,
                                     .attention = job->training.attention,
+                                    .tf32 = job->training.matmul_precision == MATMUL_HIGH,
                                     .collective_timeout_s = job->training.collective_timeout_s,
                                     .threads = (int)job->training.threads};
     if (catch_signals(&err) != 0) {
@@ -531,6 +532,10 @@ static int run(const struct job *job, const char *checkpoint)
     atomic_store(&signal_world, &w);
     if (w.rank == 0 && job->inert_keys != NULL) {
         dt_text_say(stderr, "train: no effect: %s (docs/training.md says why)", job->inert_keys);
+    }
+    if (w.rank == 0 && options.tf32 && w.device->ops->plans == NULL) {
+        dt_text_say(stderr,
+                    "train: no effect: training.matmul_precision (products of F32 are computed in F32 on a CPU)");
     }
     const struct observers_options evaluates = {.no_files = true, .evaluate = checkpoint, .last = &observer_evaluation};
     if (trainer_run(&w, job, checkpoint != NULL ? &evaluates : NULL, &code, &err) != 0) {

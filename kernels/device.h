@@ -41,6 +41,8 @@ struct dt_device_options {
     /* GPUs: "fast": attention's backward may add up in no order; "own": by kernels of our own, whose
      * bits do not depend on a library's version; others, and null: in an order, by a library or not */
     const char *attention;
+    /* products of F32 may round their operands to TF32, where the device computes those faster */
+    bool tf32;
 };
 
 /* The first member of a backend's own structs. */

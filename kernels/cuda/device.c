@@ -305,7 +305,10 @@ static double cuda_peak(struct dt_device *d, enum dt_dtype type)
     bool known = cudaGetDeviceProperties(&p, c->index) == cudaSuccess &&
                  cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, c->index) == cudaSuccess;
     (void)cudaGetLastError();
-    return known ? dt_peak_flops(p.name, p.major, p.minor, p.multiProcessorCount, khz * 1e3, type) : 0;
+    bool tf32 = type == DT_F32 && d->options.tf32; /* half the rate of BF16 on all GPUs */
+    double stated =
+        known ? dt_peak_flops(p.name, p.major, p.minor, p.multiProcessorCount, khz * 1e3, tf32 ? DT_BF16 : type) : 0;
+    return tf32 ? stated / 2 : stated;
 }
 
 const struct dt_device_ops dt_cuda_device_ops = {

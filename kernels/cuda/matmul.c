@@ -61,7 +61,7 @@ static enum dt_matmul_ending ending_of(const struct dt_matmul_args *a)
     return DT_MATMUL_PLAIN;
 }
 
-struct dt_matmul_key dt_matmul_key_of(const struct dt_matmul_args *a)
+struct dt_matmul_key dt_matmul_key_of(const struct dt_matmul_args *a, bool tf32)
 {
     struct dt_matmul_key key;
     memset(&key, 0, sizeof key); /* keys are compared and hashed as bytes */
@@ -78,6 +78,7 @@ struct dt_matmul_key dt_matmul_key_of(const struct dt_matmul_args *a)
     key.epilogue = (uint8_t)ending_of(a);
     key.type = (uint8_t)a->type;
     key.c_type = (uint8_t)c_type;
+    key.tf32 = a->type == DT_F32 && tf32;
     key.a_alignment = alignment((uintptr_t)a->a);
     key.b_alignment = alignment((uintptr_t)a->b);
     key.c_alignment = alignment((uintptr_t)a->c);
@@ -159,7 +160,7 @@ static const struct matmul_plan *find(struct dt_device *d, const struct dt_matmu
                                       const struct matmul_cache **out_cache)
 {
     struct matmul_cache *c = matmul_cache_enter(d);
-    struct dt_matmul_key key = dt_matmul_key_of(a);
+    struct dt_matmul_key key = dt_matmul_key_of(a, d->options.tf32);
     const struct matmul_plan *p = find_key(c, &key);
     if (p->plain && key.epilogue == DT_MATMUL_GELU_BACKWARD) {
         key.epilogue = DT_MATMUL_GELU_ALONE_BACKWARD;

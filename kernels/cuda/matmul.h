@@ -60,6 +60,7 @@ struct dt_matmul_key {
     uint8_t a_transposed, b_transposed;
     uint8_t epilogue;     /* enum dt_matmul_ending */
     uint8_t type, c_type; /* enum dt_dtype */
+    uint8_t tf32;         /* operands of F32 are rounded to TF32 */
 };
 
 /* a cublasLtMatmulAlgo_t, as the plan file keeps it; zeros: product and epilogue one after the
@@ -69,7 +70,8 @@ struct dt_matmul_algo {
     int64_t workspace_bytes;
 };
 
-struct dt_matmul_key dt_matmul_key_of(const struct dt_matmul_args *a);
+/* tf32: as struct dt_device_options */
+struct dt_matmul_key dt_matmul_key_of(const struct dt_matmul_args *a, bool tf32);
 
 /* matmul_plain.cu: any shape and layout; c (m, n) in F32 or BF16. */
 void dt_cuda_matmul_plain(const struct dt_cuda_launch *l, const struct dt_matmul_args *a);

@@ -11,10 +11,10 @@ static void put_row(struct dt_text *out, const void *key, const void *value)
     const struct dt_matmul_algo *algo = value;
     dt_text_printf(out,
                    "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64
-                   " %d %d %d %d %d %d %d %d %d",
+                   " %d %d %d %d %d %d %d %d %d %d",
                    k->m, k->n, k->k, k->lda, k->ldb, k->ldc, k->busy_sms, k->a_alignment, k->b_alignment,
                    k->c_alignment, k->vector_alignment, k->a_transposed, k->b_transposed, k->epilogue, k->type,
-                   k->c_type);
+                   k->c_type, k->tf32);
     for (int i = 0; i < 8; i++) {
         dt_text_printf(out, " %" PRIx64, algo->words[i]);
     }
@@ -27,7 +27,7 @@ static bool take_row(char **at, void *key, void *value)
     struct dt_matmul_algo *algo = value;
     int64_t *const sizes[] = {&k->m, &k->n, &k->k, &k->lda, &k->ldb, &k->ldc, &k->busy_sms};
     uint16_t *const alignments[] = {&k->a_alignment, &k->b_alignment, &k->c_alignment, &k->vector_alignment};
-    uint8_t *const small[] = {&k->a_transposed, &k->b_transposed, &k->epilogue, &k->type, &k->c_type};
+    uint8_t *const small[] = {&k->a_transposed, &k->b_transposed, &k->epilogue, &k->type, &k->c_type, &k->tf32};
     uint64_t x = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         if (!dt_plan_file_number(at, 10, INT64_MAX, &x)) {

@@ -82,7 +82,7 @@ void dt_cuda_matmul_plain(const struct dt_cuda_launch *l, const struct dt_matmul
 {
     const int64_t most = (int64_t)TILE * 65535; /* most rows of one grid */
     for (int64_t row = 0; row < a->m; row += most) {
-        struct dt_matmul_key key = dt_matmul_key_of(a);
+        struct dt_matmul_key key = dt_matmul_key_of(a, false);
         struct dt_matmul_args part = *a;
         size_t size = dt_dtype_size(a->type), c_size = dt_dtype_size((enum dt_dtype)key.c_type);
         part.m = a->m - row < most ? a->m - row : most;

@@ -67,7 +67,8 @@ static bool describe(const struct matmul_cache *c, struct matmul_plan *p)
                       second = k->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     uint64_t b_rows = (uint64_t)(k->b_transposed ? k->k : k->n), b_cols = (uint64_t)(k->b_transposed ? k->n : k->k);
     uint64_t a_rows = (uint64_t)(k->a_transposed ? k->m : k->k), a_cols = (uint64_t)(k->a_transposed ? k->k : k->m);
-    return lt->cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
+    cublasComputeType_t compute = k->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    return lt->cublasLtMatmulDescCreate(&p->product, compute, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
            set(c, p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first) &&
            set(c, p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second) && describe_epilogue(c, p) &&
            describe_room(c, p) &&

@@ -242,7 +242,7 @@ static int measure(struct matmul_cache *c, struct dt_stream *s, const struct dt_
 static int next_missing(const struct matmul_cache *c, const struct dt_matmul_args *each, int from, int count)
 {
     for (int i = from; i < count; i++) {
-        struct dt_matmul_key key = dt_matmul_key_of(&each[i]);
+        struct dt_matmul_key key = dt_matmul_key_of(&each[i], c->device->options.tf32);
         if ((each[i].epilogue == DT_EPILOGUE_NONE || matmul_epilogue_fits(&each[i])) && matmul_fits(c, &key) &&
             dt_plan_file_find(c->file, &key) == NULL) {
             return i;
@@ -259,7 +259,7 @@ static int measure_missing(struct matmul_cache *c, struct dt_stream *s, const st
     /* these were made without a choice, and might be timed as part of a product with an epilogue */
     matmul_cache_forget(c);
     for (int i = next_missing(c, each, 0, count); i < count && rc == 0; i = next_missing(c, each, i + 1, count)) {
-        struct dt_matmul_key key = dt_matmul_key_of(&each[i]);
+        struct dt_matmul_key key = dt_matmul_key_of(&each[i], c->device->options.tf32);
         rc = measure(c, s, &each[i], &key, measured, err);
         if (tick != NULL) {
             tick(context);
@@ -296,7 +296,7 @@ static int choose(struct dt_stream *s, const struct dt_matmul_args *each, int co
  * makes it. */
 static int touch(struct dt_stream *s, const struct dt_matmul_args *product, struct dt_error *err)
 {
-    struct dt_matmul_key key = dt_matmul_key_of(product);
+    struct dt_matmul_key key = dt_matmul_key_of(product, s->device->options.tf32);
     struct dt_cuda_launch launch;
     struct operands operands;
     if (!dt_cuda_begin(s, &launch)) {
@@ -332,7 +332,7 @@ static void tell(struct dt_device *d, const struct dt_matmul_args *each, int cou
     struct dt_matmul_key *keys = dt_alloc((size_t)(count + 1) * sizeof *keys);
     const struct matmul_cache *c = matmul_cache_enter(d);
     for (int i = 0; i < count; i++) {
-        keys[i] = dt_matmul_key_of(&each[i]);
+        keys[i] = dt_matmul_key_of(&each[i], c->device->options.tf32);
     }
     dt_plan_file_tell(c->file, keys, (size_t)count, out);
     matmul_cache_leave();

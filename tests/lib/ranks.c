@@ -312,6 +312,7 @@ static void *rank_main(void *arg)
                                     .share_gpu = true,
                                     .deterministic = shared->job->training.deterministic,
                                     .attention = shared->job->training.attention,
+                                    .tf32 = shared->job->training.matmul_precision == MATMUL_HIGH,
                                     .collective_timeout_s = shared->job->training.collective_timeout_s,
                                     .threads = 1};
     char host[2] = {shared->options->hosts ? shared->options->hosts[self->rank] : 0, 0};

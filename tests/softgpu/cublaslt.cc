@@ -40,6 +40,7 @@ enum { PROPOSALS = 3, SLOW_US = 3000, SLOW_EPILOGUE_US = 6000 };
 const size_t workspaces[PROPOSALS] = {0, (size_t)1 << 20, (size_t)4 << 20};
 
 struct description {
+    bool tf32; /* operands of F32 are rounded to it */
     cublasOperation_t first, second;
     cublasLtEpilogue_t epilogue;
     void *bias, *aux;
@@ -92,7 +93,7 @@ struct work {
     cublasLtEpilogue_t epilogue;
     cudaDataType a_type, b_type, d_type, bias_type;
     int64_t m, n, k, lda, ldb, ldc, ldd, aux_ld;
-    bool a_transposed, b_transposed;
+    bool a_transposed, b_transposed, tf32;
     float alpha, beta;
     void *workspace;
     size_t workspace_bytes;
@@ -117,14 +118,25 @@ float dot(const float *x, const float *y, int64_t padded, int algorithm)
     return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
 }
 
+/* To 10 bits of fraction, halfway cases away from zero (cvt.rna.tf32.f32). */
+float tf32(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits = (bits + 0x1000U) & ~(uint32_t)0x1fff;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 /* Rows of op(x) as fp32, each padded with zeros to a multiple of 8. */
 float *unpack(const void *x, cudaDataType type, int64_t rows, int64_t k, int64_t row_step, int64_t k_step,
-              int64_t padded)
+              int64_t padded, bool rounded)
 {
     float *out = (float *)calloc((size_t)(rows * padded) + 8, sizeof(float));
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t l = 0; l < k; l++) {
-            out[i * padded + l] = get(x, type, i * row_step + l * k_step);
+            float one = get(x, type, i * row_step + l * k_step);
+            out[i * padded + l] = rounded ? tf32(one) : one;
         }
     }
     return out;
@@ -241,8 +253,8 @@ void run(void *argument)
     if (w->workspace_bytes > 0) {
         memset(w->workspace, 0xa5, w->workspace_bytes); /* destroys whatever a program kept there */
     }
-    float *a = unpack(w->a, w->a_type, w->m, w->k, w->a_transposed ? w->lda : 1, w->a_transposed ? 1 : w->lda, padded);
-    float *b = unpack(w->b, w->b_type, w->n, w->k, w->b_transposed ? 1 : w->ldb, w->b_transposed ? w->ldb : 1, padded);
+    float *a = unpack(w->a, w->a_type, w->m, w->k, w->a_transposed ? w->lda : 1, w->a_transposed ? 1 : w->lda, padded, w->tf32);
+    float *b = unpack(w->b, w->b_type, w->n, w->k, w->b_transposed ? 1 : w->ldb, w->b_transposed ? w->ldb : 1, padded, w->tf32);
     float *sums = (float *)calloc((size_t)w->m, sizeof(float));
     for (int64_t j = 0; j < w->n; j++) {
         for (int64_t i = 0; i < w->m; i++) {
@@ -400,9 +412,10 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasCompute
     softgpu_lt_described_at = softgpu_launch_count;
     description *p = new description();
     p->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    p->tf32 = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     p->bias_type = p->aux_type = -1;
     *out = (cublasLtMatmulDesc_t)p;
-    return status(compute == CUBLAS_COMPUTE_32F && scale == CUDA_R_32F);
+    return status((compute == CUBLAS_COMPUTE_32F || p->tf32) && scale == CUDA_R_32F);
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t p)
@@ -606,6 +619,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
     w->ldd = ld->ld;
     w->a_transposed = p->first == CUBLAS_OP_T;
     w->b_transposed = p->second == CUBLAS_OP_T;
+    w->tf32 = p->tf32 && la->type == CUDA_R_32F;
     w->alpha = *(const float *)alpha;
     w->beta = *(const float *)beta;
     w->workspace = workspace;

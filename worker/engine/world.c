@@ -244,8 +244,10 @@ static int open_inside(struct world *w, const struct world_options *o, struct dt
     if (w->threads < 1) {
         w->threads = 1;
     }
-    struct dt_device_options device = {
-        .thread_count = w->threads, .local_rank_count = sharers, .attention = o->deterministic ? "own" : o->attention};
+    struct dt_device_options device = {.thread_count = w->threads,
+                                       .local_rank_count = sharers,
+                                       .attention = o->deterministic ? "own" : o->attention,
+                                       .tf32 = o->tf32};
     const char *name = NULL;
     if (choose_device(w, o, &name, &device.index, err) != 0) {
         return -1;

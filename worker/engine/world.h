@@ -56,6 +56,7 @@ struct world_options {
                                   * chooses */
     bool deterministic;          /* sums over ranks in one order, attention by kernels of our own */
     const char *attention;       /* as training.attention; null: "auto" */
+    bool tf32;                   /* as struct dt_device_options */
     double collective_timeout_s; /* 0: none */
     int threads;                 /* 0: cores this process may use / local ranks */
     const char *host;            /* where this rank is, for world_open_thread; null: all on one

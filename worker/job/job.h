@@ -20,6 +20,7 @@ enum accumulate_sync { SYNC_AUTO, SYNC_EVERY_MICRO_STEP, SYNC_BOUNDARY };
 enum prefetch { PREFETCH_PRE, PREFETCH_POST, PREFETCH_NONE };
 /* auto: as is measured to be faster */
 enum graphs_wish { GRAPHS_AUTO, GRAPHS_ON, GRAPHS_OFF, GRAPHS_LAYERS };
+enum matmul_precision { MATMUL_HIGHEST, MATMUL_HIGH };
 enum on_bad_image { BAD_IMAGE_REFUSE, BAD_IMAGE_SKIP };
 enum partial_accumulation { PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP };
 
@@ -85,6 +86,7 @@ struct job {
         bool broadcast_buffers, sync_batch_norm;
         enum graphs_wish cuda_graphs;                /* layers or micro-steps as CUDA graphs, on a GPU */
         const char *precision;                       /* "32-true", "bf16-mixed" */
+        enum matmul_precision matmul_precision;      /* of products of F32 on a GPU: F32, TF32 */
         const char *optimizer_state_dtype;           /* "fp32", "bf16" */
         double step_timeout_s, collective_timeout_s; /* 0: none */
         enum accumulate_sync accumulate_sync;

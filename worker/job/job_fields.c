@@ -7,6 +7,7 @@
 #include "worker/model/refused.h"
 
 #include <stddef.h>
+#include <string.h>
 
 /* a microsecond each, and the run takes eleven days: nobody wants more */
 #define STEPS 1e12
@@ -107,6 +108,19 @@ static const struct dt_rule state_element = {
 static const struct dt_rule normalization = {.type = DT_RULE_ENUM, .choices = "local_mean|global_tokens"};
 static const struct dt_rule accumulate = {.type = DT_RULE_ENUM, .choices = "auto|every_micro_step|boundary"};
 static const struct dt_rule graphs = {.type = DT_RULE_ENUM, .choices = "auto|true|false|layers"};
+
+/* The third of torch.set_float32_matmul_precision. */
+static bool explain_medium(const char *word, struct dt_text *out)
+{
+    bool medium = strcmp(word, "medium") == 0;
+    if (medium) {
+        dt_text_puts(out, "products of F32 are not computed in BF16; the nearest is high (TF32)");
+    }
+    return medium;
+}
+
+static const struct dt_rule matmul_precision = {
+    .type = DT_RULE_ENUM, .choices = "highest|high", .explain = explain_medium};
 static const struct dt_rule partial = {.type = DT_RULE_ENUM, .choices = "step|carry|drop"};
 static const struct dt_rule prefetch = {
     .type = DT_RULE_ENUM, .choices = "BACKWARD_PRE|BACKWARD_POST|none", .null = true, .null_value = PREFETCH_NONE};
@@ -226,6 +240,9 @@ static const struct dt_field training_fields[] = {
     {"precision", "\"32-true\"",
      "bf16-mixed: BF16 weights, activations and gradients; fp32 masters, moments and statistics", AT(precision),
      &precision},
+    {"matmul_precision", "\"highest\"",
+     "of products of F32 on GPUs, as torch.set_float32_matmul_precision; high: operands are rounded to TF32",
+     AT(matmul_precision), &matmul_precision},
     {"optimizer_state_dtype", "\"fp32\"",
      "of the optimizer's state; bf16: half the memory, rounded stochastically, for fp32 masters",
      AT(optimizer_state_dtype), &state_element},

@@ -227,7 +227,7 @@ static int choose(struct gpu *g, const struct dt_matmul_args *a)
  * epilogue. */
 static void adopt(struct gpu *g, const struct dt_matmul_args *a)
 {
-    struct dt_matmul_key key = dt_matmul_key_of(a);
+    struct dt_matmul_key key = dt_matmul_key_of(a, false);
     struct dt_matmul_algo algo = {.words = {1, key.b_alignment, key.a_alignment, key.c_alignment, key.c_alignment,
                                             key.vector_alignment, key.vector_alignment}};
     struct dt_text text;
@@ -295,7 +295,7 @@ static void they_agree_with_the_twin(void **unused)
                 memcpy(expected.values[b], p.values[b], (size_t)p.counts[b] * sizeof(double));
             }
             compute_reference(&expected);
-            if (dt_matmul_key_of(&a[0]).epilogue == DT_MATMUL_GELU_ALONE_BACKWARD) {
+            if (dt_matmul_key_of(&a[0], false).epilogue == DT_MATMUL_GELU_ALONE_BACKWARD) {
                 sum_of_rounded(&g, &p, &o[0], expected.values[GRADIENT]);
             }
             check_all(&g, &expected, &o[0], 0.008, "first");
@@ -321,7 +321,7 @@ static int check_proposals(struct gpu *g, const struct matmul_cache *c, const st
     struct dt_cuda_launch l;
     put(g, p, &o, 0, 0);
     struct dt_matmul_args a = with_pointers(p, o.at);
-    struct dt_matmul_key key = dt_matmul_key_of(&a);
+    struct dt_matmul_key key = dt_matmul_key_of(&a, false);
     assert_true(matmul_epilogue_fits(&a) && matmul_fits(c, &key));
     struct matmul_plan *plan = matmul_plan_describe(c, &key);
     int count = plan != NULL ? matmul_plan_propose(c, plan, found, MOST) : 0, ran = 0;
@@ -608,7 +608,7 @@ static void a_strange_row_does_no_harm(void **unused)
     struct dt_error err;
     struct dt_text text;
     example(&a);
-    struct dt_matmul_key key = dt_matmul_key_of(&a);
+    struct dt_matmul_key key = dt_matmul_key_of(&a, false);
     for (int kind = 0; kind < 2; kind++) {
         use_cache("strange", true, "fast");
         open_gpu(&g);

@@ -11,6 +11,7 @@
 #include "worker/engine/matmul_shapes.h"
 #include "worker/model/models/gpt2.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -104,7 +105,7 @@ static void read_choice(char *out, size_t size)
     out[0] = '\0';
     for (int i = 0; fgets(line, sizeof line, f) != NULL; i++) {
         char *at = line;
-        for (int field = 0; field < 16 && at != NULL; field++) {
+        for (int field = 0; field < 17 && at != NULL; field++) {
             at = strchr(at, ' ');
             at = at != NULL ? at + 1 : NULL;
         }
@@ -603,7 +604,7 @@ static void the_head_is_aligned(void **state)
         matmul_shapes_add(&all, &chain, DT_F32, NULL);
         for (int p = 0; p < all.count; p++) {
             const struct dt_matmul_args *a = &all.each[p];
-            struct dt_matmul_key key = dt_matmul_key_of(a);
+            struct dt_matmul_key key = dt_matmul_key_of(a, false);
             if (a->n == 50257 && a->m == cases[i].rows) {
                 assert_int_equal(key.ldc, cases[i].pitch);
                 logits++;
@@ -626,6 +627,37 @@ static void the_head_is_aligned(void **state)
     }
 }
 
+/* Products of F32 by the job's word: with TF32 operands lose what is behind 10 bits, plans are others,
+ * and the device's rate is half that of BF16. BF16 is as ever. */
+static void operands_are_rounded_if_asked(void **state)
+{
+    (void)state;
+    float sums[2][2];
+    char path[4096];
+    struct dt_text text;
+    dt_text_init(&text);
+    plan_cache_use("tf32", true);
+    for (int high = 0; high < 2; high++) {
+        struct gpu g;
+        struct dt_error why, err = {0};
+        assert_int_equal(dt_device_open(&g.d, "cuda", &(struct dt_device_options){.tf32 = high == 1}, &err), 0);
+        assert_int_equal(dt_stream_open(&g.d, 0, &g.s, &err), 0);
+        sums[high][0] = compute(&g, false);
+        /* a product of BF16 has the plan that it had */
+        assert_int_equal(choose(&g, &why), high == 0 ? COUNT : COUNT - 1);
+        assert_int_equal(choose(&g, &why), 0);
+        sums[high][1] = (float)(dt_device_peak(&g.d, DT_F32) / dt_device_peak(&g.d, DT_BF16));
+        assert_true((sums[high][1] == 0.5F) == (high == 1));
+        close_gpu(&g);
+    }
+    float difference = fabsf(sums[1][0] - sums[0][0]) / fabsf(sums[0][0]);
+    assert_true(difference > 1e-6F && difference < 1e-2F);
+    plan_cache_find("matmul", path, sizeof path);
+    plan_cache_read(path, &text);
+    assert_non_null(strstr(text.data, " 0 0 0 0 0 1 ")); /* F32, rounded */
+    dt_text_clear(&text);
+}
+
 /* The alignment of each pointer is in the key, up to that of all memory of a run, or up to what the
  * environment says; that of a bias, a gradient and aux together. */
 static void alignment_is_in_the_key(void **state)
@@ -646,16 +678,16 @@ static void alignment_is_in_the_key(void **state)
         open_gpu(&g);
         (void)compute(&g, false);
         unsigned most = cases[i].most != NULL && strcmp(cases[i].most, "96") != 0 ? (unsigned)atoi(cases[i].most) : 128;
-        struct dt_matmul_key key = dt_matmul_key_of(&a);
+        struct dt_matmul_key key = dt_matmul_key_of(&a, false);
         assert_true(key.a_alignment == cases[i].expected && key.b_alignment == most && key.c_alignment == most &&
                     key.vector_alignment == most);
         a = (struct dt_matmul_args){.a = far, .b = at, .c = far, .aux = at, .m = M, .n = N, .k = K, .type = DT_BF16};
-        key = dt_matmul_key_of(&a);
+        key = dt_matmul_key_of(&a, false);
         assert_true(key.a_alignment == most && key.b_alignment == cases[i].expected && key.c_alignment == most &&
                     key.vector_alignment == cases[i].expected);
         a = (struct dt_matmul_args){
             .a = far, .b = far, .c = at, .bias = at, .bias_gradient = far, .m = M, .n = N, .k = K, .type = DT_BF16};
-        key = dt_matmul_key_of(&a);
+        key = dt_matmul_key_of(&a, false);
         assert_true(key.a_alignment == most && key.b_alignment == most && key.c_alignment == cases[i].expected &&
                     key.vector_alignment == cases[i].expected);
         close_gpu(&g);
@@ -677,6 +709,7 @@ int main(void)
         cmocka_unit_test(no_step_makes_a_plan),
         cmocka_unit_test(kernels_are_loaded_before),
         cmocka_unit_test(the_head_is_aligned),
+        cmocka_unit_test(operands_are_rounded_if_asked),
         cmocka_unit_test(alignment_is_in_the_key),
     };
     return cmocka_run_group_tests(tests, ranks_setup, folder_teardown);

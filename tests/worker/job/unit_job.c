@@ -401,6 +401,9 @@ static void test_moments(void **state)
     moments_are(SMALL, "training.optimizer_state_dtype=bfloat16", "bf16", DT_BF16);
     moments_are(TRAINING("\"precision\": \"bf16-mixed\", \"optimizer_state_dtype\": \"BF16\""), NULL, "bf16", DT_BF16);
     moments_are(TRAINING("\"optimizer_state_dtype\": \"float32\""), NULL, "fp32", DT_F32);
+    refused(TRAINING("\"matmul_precision\": \"medium\""), NULL,
+            "job.json:2:35: training.matmul_precision: is \"medium\", which is not supported: products of F32 are not "
+            "computed in BF16; the nearest is high (TF32); give one of: highest, high\n");
     refused(TRAINING("\"optimizer_state_dtype\": \"int8\""), NULL,
             "job.json:2:40: training.optimizer_state_dtype: is \"int8\", which is not there yet; give one of: fp32, "
             "float32, bf16, bfloat16\n");
