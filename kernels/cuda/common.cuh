@@ -5,7 +5,8 @@
  *                                     the kernel in parentheses, so that template commas pass
  *   DT_SHARED(float, part, [8][64]);  shared memory of the block; scalars as [1]; aligned to 16
  *   DT_SHARED_DYNAMIC(dt_bf16, row);  dt_bf16 *row: the launch's shared_bytes; aligned to 16
- *   dt_mma_bf16, dt_ldmatrix_x4, dt_cp_async16, dt_cp_commit, dt_cp_wait, dt_exp2
+ *   dt_mma_bf16, dt_ldmatrix_x4, dt_cp_async16, dt_cp_commit, dt_cp_wait, dt_store16, dt_exp2,
+ *   dt_max
  *
  * Rules for kernels:
  * - No thread returns before the last barrier of its block.
@@ -100,8 +101,15 @@ static __device__ __forceinline__ void dt_cp_commit();
 /* Waits until at most PENDING of this thread's committed groups are still loading. */
 template <int PENDING> static __device__ __forceinline__ void dt_cp_wait();
 
+/* Stores 16 bytes to global memory, 16-byte aligned, by one instruction. (In some loops the compiler
+ * makes four of an assignment.) */
+static __device__ __forceinline__ void dt_store16(void *global, uint4 x);
+
 /* 2^x in one instruction, to 2 ulp. Results below 2^-126 are 0; 2^-infinity is 0. */
 static __device__ __forceinline__ float dt_exp2(float x);
+
+/* The greater of each of two bf16. Of a NaN and a number, the number. */
+static __device__ __forceinline__ uint32_t dt_max(uint32_t a, uint32_t b);
 
 #ifndef DT_SOFTGPU
 
@@ -154,10 +162,24 @@ template <int PENDING> static __device__ __forceinline__ void dt_cp_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+static __device__ __forceinline__ void dt_store16(void *global, uint4 x)
+{
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(global)), "r"(x.x), "r"(x.y),
+                 "r"(x.z), "r"(x.w)
+                 : "memory");
+}
+
 static __device__ __forceinline__ float dt_exp2(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+static __device__ __forceinline__ uint32_t dt_max(uint32_t a, uint32_t b)
+{
+    uint32_t y;
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
     return y;
 }
 
@@ -271,10 +293,22 @@ template <int PENDING> static inline void dt_cp_wait()
     }
 }
 
+static inline void dt_store16(void *global, uint4 x)
+{
+    *(uint4 *)global = x;
+}
+
 static inline float dt_exp2(float x)
 {
     float y = exp2f(x);
     return y < 1.17549435e-38f ? 0.0f : y;
+}
+
+static inline uint32_t dt_max(uint32_t a, uint32_t b)
+{
+    float low = fmaxf(softgpu_bf16_half(a, 0), softgpu_bf16_half(b, 0));
+    float high = fmaxf(softgpu_bf16_half(a, 1), softgpu_bf16_half(b, 1));
+    return softgpu_bits<uint32_t>(low) >> 16 | (softgpu_bits<uint32_t>(high) & 0xffff0000u);
 }
 
 #endif

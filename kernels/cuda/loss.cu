@@ -1,9 +1,10 @@
 /* Softmax cross entropy with its gradient in place. A block takes a row, reads it once and writes
  * it once. The row is kept in shared memory in its own type (50304 bf16 are 100 KB, so two blocks
- * share a multiprocessor). The rest of a wider row is kept in registers (128256 bf16: 226 KB and 25
- * registers). Only what is wider still (146000 bf16, 73000 fp32) is read again. Then one block adds
- * the losses: sums of 32 rows, then these in order. So the sum does not depend on how rows are cut
- * into chunks of a multiple of 32. */
+ * share a multiprocessor). The block's next row arrives in its place while the gradient is written.
+ * The rest of a wider row is kept in registers (128256 bf16: 226 KB and 25 registers). Only what is
+ * wider still (146000 bf16, 73000 fp32) is read again. Then one block adds the losses: sums of 32
+ * rows, then these in order. So the sum does not depend on how rows are cut into chunks of a
+ * multiple of 32. */
 #include "kernels/cuda/vector.cuh"
 
 namespace
@@ -47,16 +48,23 @@ template <typename T, int W, int REGS, int THREADS> struct row_parts {
     int whole, left, held;
     pack<T, W> own[REGS > 0 ? REGS : 1];
 
-    DT_METHOD void load()
+    /* Begins to bring columns from c on of a row to shared memory. */
+    DT_METHOD void bring(const T *row, int c)
     {
-        for (int c = threadIdx.x * W; c < held; c += THREADS * W) {
-            if (sizeof(T) * W == 16) {
-                dt_cp_async16(shared + c, x + c);
-            } else {
-                pack<T, W> p;
-                p.load(x + c);
-                p.store(shared + c);
-            }
+        if (sizeof(T) * W == 16) {
+            dt_cp_async16(shared + c, row + c);
+        } else {
+            pack<T, W> p;
+            p.load(row + c);
+            p.store(shared + c);
+        }
+    }
+
+    /* brought: what shared memory holds of the row is on its way there already */
+    DT_METHOD void load(bool brought)
+    {
+        for (int c = threadIdx.x * W; !brought && c < held; c += THREADS * W) {
+            bring(x, c);
         }
 #pragma unroll
         for (int r = 0; r < REGS; r++) {
@@ -66,19 +74,28 @@ template <typename T, int W, int REGS, int THREADS> struct row_parts {
                 own[r].load(x + c);
             }
         }
+        arrive();
+    }
+    DT_METHOD static void arrive()
+    {
         dt_cp_commit();
         dt_cp_wait<0>();
     }
 
-    /* Calls f(values of a piece, its first column). If f returns true, the values as f leaves them
-     * go to global memory. (Unrolled further, the wide form would not fit 64 registers.) */
-    template <typename F> DT_METHOD void each(F &f)
+    /* Calls f(a piece, its first column). If f returns true, the piece as f leaves it goes to global
+     * memory. next: unless null, a row that takes the place of this one in shared memory: f has a
+     * piece of this row in registers when that of the next begins to arrive. (Unrolled further, the
+     * wide form would not fit 64 registers.) */
+    template <typename F> DT_METHOD void each(F &f, const T *next = NULL)
     {
 #pragma unroll(REGS > 0 ? 1 : 4)
         for (int c = threadIdx.x * W; c < held; c += THREADS * W) {
             pack<T, W> p;
             p.load(shared + c);
             piece(f, p, c);
+            if (next != NULL) {
+                bring(next, c);
+            }
         }
 #pragma unroll
         for (int r = 0; r < REGS; r++) {
@@ -103,67 +120,86 @@ template <typename T, int W, int REGS, int THREADS> struct row_parts {
             for (int k = 0; k < W; k++) {
                 v[k] = k < left ? v[k] : -INFINITY;
             }
-            if (f(v, whole)) {
-                p.set(v);
-                p.store(x + whole);
-            }
+            p.set(v);
+            piece(f, p, whole);
         }
     }
     template <typename F> DT_METHOD void piece(F &f, pack<T, W> p, int c)
     {
-        float v[W];
-        p.get(v);
-        if (f(v, c)) {
-            p.set(v);
-            p.store(x + c);
+        if (f(p, c)) {
+            p.store_global(x + c);
         }
     }
 };
 
-template <int W> struct find_top {
-    float top;
-    DT_METHOD bool operator()(float (&v)[W], int)
+template <typename T, int W> struct find_top {
+    greatest<T, W> top;
+    DT_METHOD bool operator()(pack<T, W> &p, int)
     {
+        top.add(p);
+        return false;
+    }
+};
+
+/* Looks for the first column that has the maximum. */
+template <typename T, int W> struct find_first {
+    float top;
+    int first;
+    DT_METHOD bool operator()(pack<T, W> &p, int c)
+    {
+        float v[W];
+        p.get(v);
 #pragma unroll
         for (int k = 0; k < W; k++) {
-            top = fmaxf(top, v[k]);
+            first = v[k] == top && c + k < first ? c + k : first;
         }
         return false;
     }
 };
 
 template <typename T, int W, bool SHAPED> struct add_exponentials {
-    float top, sum; /* top: of the logits */
-    bool asks;      /* looks for the first column that has the maximum */
-    int first;
+    exponentials<T> power;
+    float sum;
     shape<SHAPED> with;
-    float top_z;
     int cols;
-    DT_METHOD bool operator()(float (&v)[W], int c)
+    DT_METHOD bool operator()(pack<T, W> &p, int c)
     {
+        float v[W];
+        p.get(v);
 #pragma unroll
         for (int k = 0; k < W; k++) {
             /* minus infinity behind the last column would become the cap */
-            sum += !SHAPED || c + k < cols ? exponential<T>(with.z(v[k]) - top_z) : 0;
-            first = asks && v[k] == top && c + k < first ? c + k : first;
+            sum += !SHAPED || c + k < cols ? power.of(with.z(v[k])) : 0;
         }
         return false;
     }
 };
 
 template <typename T, int W, bool SHAPED> struct put_gradient {
-    float top_z, factor, scale;
+    exponentials<T> power;
+    float factor, scale;
     int target;
     shape<SHAPED> with;
-    DT_METHOD bool operator()(float (&v)[W], int c)
+    DT_METHOD bool operator()(pack<T, W> &p, int c)
     {
+        float v[W], z[W];
+        p.get(v);
 #pragma unroll
         for (int k = 0; k < W; k++) {
-            float z = with.z(v[k]);
-            v[k] = exponential<T>(z - top_z) * factor;
-            v[k] -= c + k == target ? scale : 0;
-            v[k] = SHAPED ? v[k] * with.slope(z) : v[k];
+            z[k] = with.z(v[k]);
+            v[k] = power.of(z[k]) * factor;
         }
+        if ((unsigned)(target - c) < (unsigned)W) { /* one piece of a row */
+#pragma unroll
+            for (int k = 0; k < W; k++) {
+                v[k] -= c + k == target ? scale : 0;
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            v[k] = SHAPED ? v[k] * with.slope(z[k]) : v[k];
+        }
+        p.set(v);
         return true;
     }
 };
@@ -174,16 +210,22 @@ __global__ void __launch_bounds__(THREADS, REGS > 0 ? 1 : 2) entropy_rows(entrop
     DT_SHARED_DYNAMIC(T, shared);
     DT_SHARED(float, part, [2][THREADS / 32]);
     DT_SHARED(int, first_part, [THREADS / 32]);
-    for (int64_t row = blockIdx.x; row < e.rows; row += gridDim.x) {
-        row_parts<T, W, REGS, THREADS> x;
+    row_parts<T, W, REGS, THREADS> x;
+    x.shared = shared;
+    x.whole = e.whole;
+    x.left = e.cols - e.whole;
+    x.held = e.held;
+    bool brought = false;
+    int next_target = blockIdx.x < e.rows ? e.targets[blockIdx.x] : 0;
+    for (int64_t row = blockIdx.x, next; row < e.rows; row = next) {
+        next = row + gridDim.x;
         x.x = e.logits + row * (int64_t)e.ld;
-        x.shared = shared;
-        x.whole = e.whole;
-        x.left = e.cols - e.whole;
-        x.held = e.held;
-        int target = e.targets[row];
+        int target = next_target;
+        next_target = next < e.rows ? e.targets[next] : 0;
         /* ignored; entropy_sums finds out whether that is allowed */
         if (target < 0 || target >= e.cols) {
+            x.arrive();
+            brought = false;
             for (int c = threadIdx.x * W; e.with_grad && c < e.cols; c += THREADS * W) {
                 pack<T, W> p;
                 p.clear();
@@ -196,27 +238,37 @@ __global__ void __launch_bounds__(THREADS, REGS > 0 ? 1 : 2) entropy_rows(entrop
         }
         /* read it before any thread writes: there are barriers in between */
         float at_target = threadIdx.x == 0 ? widen<T>(x.x[target]) : 0;
-        x.load();
-        find_top<W> top = {-INFINITY};
-        x.each(top);
+        x.load(brought);
+        find_top<T, W> find;
+        find.top.clear();
+        x.each(find);
         const shape<SHAPED> with = {e.scale, e.cap, e.inner};
-        add_exponentials<T, W, SHAPED> sum = {
-            group_max<THREADS>(top.top, part[0]), 0, e.correct_count != NULL, INT32_MAX, with, 0, e.cols};
-        sum.top_z = with.z(sum.top);
+        float top = group_max<THREADS>(find.top.value(), part[0]);
+        add_exponentials<T, W, SHAPED> sum;
+        sum.power.from(with.z(top));
+        sum.sum = 0;
+        sum.with = with;
+        sum.cols = e.cols;
         x.each(sum);
         float total = group_sum<THREADS>(sum.sum, part[1]);
-        int first = sum.asks ? group_min<THREADS>(sum.first, first_part) : 0;
+        bool right = false;
+        if (e.correct_count != NULL) {
+            find_first<T, W> find_it = {top, INT32_MAX};
+            x.each(find_it);
+            right = group_min<THREADS>(find_it.first, first_part) == target;
+        }
         if (threadIdx.x == 0) {
-            e.row_loss[row] = log((double)total) + ((double)sum.top_z - (double)with.z(at_target));
-            if (sum.asks && first == target) {
+            e.row_loss[row] = log((double)total) + (sum.power.exact() - (double)with.z(at_target));
+            if (right) {
                 /* an integer, so the order does not matter */
                 atomicAdd((unsigned long long *)e.correct_count, 1ULL);
             }
         }
+        brought = e.with_grad && next < e.rows;
         if (e.with_grad) {
-            put_gradient<T, W, SHAPED> gradient = {sum.top_z, (float)(e.grad_scale / (double)total),
+            put_gradient<T, W, SHAPED> gradient = {sum.power, (float)(e.grad_scale / (double)total),
                                                    (float)e.grad_scale, target, with};
-            x.each(gradient);
+            x.each(gradient, brought ? e.logits + next * (int64_t)e.ld : NULL);
         }
     }
 }
@@ -294,7 +346,8 @@ template <typename T, int W, bool SHAPED> void launch(const struct dt_cuda_launc
     if (e.whole <= room || W == 1) {
         e.held = e.whole < room ? e.whole : room;
         size_t shared_bytes = ((size_t)e.held * sizeof(T) + 15) / 16 * 16;
-        unsigned grid = walkers(l, e.rows, 16);
+        /* several rows a block, so that all but its first arrive while the one before is computed */
+        unsigned grid = walkers(l, e.rows, 4);
         DT_LAUNCH((entropy_rows<T, W, 0, NARROW_THREADS, SHAPED>), grid, NARROW_THREADS, shared_bytes,
                   (cudaStream_t)l->native, e);
         return;

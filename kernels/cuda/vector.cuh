@@ -164,6 +164,18 @@ template <typename T, int W> struct pack {
             ((chunk *)p)[i] = c[i];
         }
     }
+    /* To global memory, in pieces of 16 bytes where the compiler would make smaller ones. */
+    DT_METHOD void store_global(T *p) const
+    {
+        if constexpr (PIECE == 16) {
+#pragma unroll
+            for (int i = 0; i < COUNT; i++) {
+                dt_store16((chunk *)p + i, c[i]);
+            }
+        } else {
+            store(p);
+        }
+    }
     DT_METHOD void clear()
     {
         memset(c, 0, sizeof c);
@@ -183,6 +195,47 @@ static inline bool aligned16(const void *p)
 {
     return ((uintptr_t)p & 15) == 0;
 }
+
+/* The greatest of the values of many packs, or -infinity. NaNs are left out. */
+template <typename T, int W> struct greatest {
+    float top;
+    DT_METHOD void clear()
+    {
+        top = -INFINITY;
+    }
+    DT_METHOD void add(const pack<T, W> &p)
+    {
+        float x[W];
+        p.get(x);
+#pragma unroll
+        for (int k = 0; k < W; k++) {
+            top = fmaxf(top, x[k]);
+        }
+    }
+    DT_METHOD float value() const
+    {
+        return top;
+    }
+};
+/* bf16 in pairs, as they lie in memory */
+template <> struct greatest<bf16, 8> {
+    uint32_t top;
+    DT_METHOD void clear()
+    {
+        top = 0xff80ff80U; /* -infinity, twice */
+    }
+    DT_METHOD void add(const pack<bf16, 8> &p)
+    {
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            top = dt_max(top, ((const uint32_t *)p.c)[k]);
+        }
+    }
+    DT_METHOD float value() const
+    {
+        return fmaxf(__uint_as_float(top << 16), __uint_as_float(top & 0xffff0000U));
+    }
+};
 
 /* ---- over a warp, over a block ---- */
 
@@ -275,6 +328,8 @@ template <int LANES> DT_FN int group_min(int x, int *part)
 
 /* ---- functions ---- */
 
+static const float LOG2_E = 1.4426950408889634F;
+
 /* e^x: to 2 ulp for fp32; for bf16 as exact as bf16 needs, in two instructions */
 template <typename T> DT_FN float exponential(float x)
 {
@@ -282,8 +337,41 @@ template <typename T> DT_FN float exponential(float x)
 }
 template <> DT_METHOD float exponential<bf16>(float x)
 {
-    return __expf(x);
+    return dt_exp2(x * LOG2_E);
 }
+
+/* e^(x - origin) for many x and one origin, in two instructions for bf16 as well. exact(): the origin
+ * that was used, which a rounded product makes a little different from the one that was given. */
+template <typename T> struct exponentials {
+    float origin;
+    DT_METHOD void from(float x)
+    {
+        origin = x;
+    }
+    DT_METHOD float of(float x) const
+    {
+        return expf(x - origin);
+    }
+    DT_METHOD double exact() const
+    {
+        return (double)origin;
+    }
+};
+template <> struct exponentials<bf16> {
+    float shift;
+    DT_METHOD void from(float x)
+    {
+        shift = x * LOG2_E;
+    }
+    DT_METHOD float of(float x) const
+    {
+        return dt_exp2(fmaf(x, LOG2_E, -shift));
+    }
+    DT_METHOD double exact() const
+    {
+        return (double)shift / (double)LOG2_E;
+    }
+};
 
 /* ---- the loop over elements ---- */
 

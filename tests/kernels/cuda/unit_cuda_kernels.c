@@ -148,6 +148,8 @@ static const struct {
       {2, 128256, 1},
       {1, 170000, 1},
       {1, 151937, 1},
+      {30, 9000, 1},
+      {12, 70000, 1},
       {2100, 8, 1}}},
     {"optimizers", 1, {{256 * 4 * 2 + 3, 2, 1, 0}, {64, 3, 0, 0}, {256 * 4 * 2 + 3, 2, 1, 1}}},
 };
@@ -876,6 +878,62 @@ static void test_bad_target(void **unused)
     }
 }
 
+/* A NaN or an infinity among a row's logits makes its loss NaN, in the first column as in the last
+ * ones, which no vector holds; minus infinity (a logit that is masked) does not; rows beside it do
+ * not know of it. */
+static void test_loss_of_nan(void **unused)
+{
+    (void)unused;
+    enum { ROWS = 40, COLS = 1003, LD = 1008 };
+    static float wide[ROWS * LD];
+    static uint16_t low[ROWS * LD];
+    for (int i = 0; i < ROWS * LD; i++) {
+        wide[i] = (float)(i % 7);
+    }
+    for (int row = 0; row < ROWS; row += 4) {
+        int at[] = {0, 512, COLS - 1, 17};
+        wide[row * LD + at[row / 4 % 4]] = row % 3 == 0 ? NAN : row % 3 == 1 ? INFINITY : -INFINITY;
+    }
+    for (int i = 0; i < ROWS * LD; i++) {
+        uint32_t bits;
+        memcpy(&bits, &wide[i], sizeof bits);
+        low[i] = (uint16_t)(bits >> 16);
+    }
+    for (int turn = 0; turn < 2 * ORDERS; turn++) {
+        bool f32 = turn % 2 == 0;
+        struct gpu g;
+        gpu_open(&g, turn / 2);
+        struct mirror l, side;
+        memset(&case_side, 0, sizeof case_side);
+        for (int row = 0; row < ROWS; row++) {
+            case_side.ids[row] = 5;
+        }
+        mirror_open(&g, &l, f32 ? (void *)wide : (void *)low, f32 ? sizeof wide : sizeof low, 0);
+        mirror_open(&g, &side, &case_side, sizeof case_side, 0);
+        struct case_side *on = (struct case_side *)(void *)side.p;
+        g.d.kernels->cross_entropy(g.s, &(struct dt_cross_entropy_args){.logits = l.p,
+                                                                        .targets = on->ids,
+                                                                        .row_loss = on->losses,
+                                                                        .loss_sum = &on->loss_sum,
+                                                                        .row_count = ROWS,
+                                                                        .col_count = COLS,
+                                                                        .ld = LD,
+                                                                        .grad_scale = 1,
+                                                                        .with_grad = true,
+                                                                        .type = f32 ? DT_F32 : DT_BF16});
+        mirror_close(&g, &l, NULL, "cross_entropy");
+        mirror_close(&g, &side, &case_side, "cross_entropy");
+        for (int row = 0; row < ROWS; row++) {
+            bool bad = row % 4 == 0 && row % 3 != 2;
+            if (isnan(case_side.losses[row]) != bad || (!bad && !isfinite(case_side.losses[row]))) {
+                fail_msg("%s: row %d has the loss %g", f32 ? "fp32" : "bf16", row, case_side.losses[row]);
+            }
+        }
+        assert_true(isnan(case_side.loss_sum));
+        gpu_close(&g);
+    }
+}
+
 /* Kernels that need memory for partial sums have it to themselves, on each stream. */
 static void test_two_streams(void **unused)
 {
@@ -930,6 +988,7 @@ int main(void)
         cmocka_unit_test(test_cast),
         cmocka_unit_test(test_fill),
         cmocka_unit_test(test_bad_target),
+        cmocka_unit_test(test_loss_of_nan),
         cmocka_unit_test(test_two_streams),
         cmocka_unit_test(test_one_launch),
         cmocka_unit_test(test_norm_without_rows),
