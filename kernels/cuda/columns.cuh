@@ -10,6 +10,7 @@
 #include "kernels/cuda/vector.cuh"
 
 enum { COLUMNS_MOST = 1 << 22 }; /* then one row of two partial sums fits the work memory */
+enum { FINISH_WARPS = 32, FINISH_UNROLL = 16 };
 enum { COLUMN_WARPS = 8, COLUMN_UNROLL = 4, COLUMN_BLOCKS = 528 /* four blocks for each multiprocessor of an H100 */ };
 
 /* The source whose sums are those of x (rows, cols). */
@@ -95,35 +96,39 @@ __global__ void __launch_bounds__(256)
 }
 
 /* out[j] = [out[j] +] the sum of partial[p][j] over p, with 32 columns a block. Warp w adds the
- * parts w, w + 8, ...; then the eight sums are added in order. Block (i, v): columns from 32 i on
- * of output v; partial: (parts, outputs, cols). */
+ * parts w, w + 32, ...; then the 32 sums are added in order. The parts are in the cache, so what
+ * takes time is how often a warp waits for them: once for 512 parts. Block (i, v): columns from 32 i
+ * on of output v; partial: (parts, outputs, cols). */
 template <typename T>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(32 * FINISH_WARPS)
     column_finish(T *out0, T *out1, const float *partial, int64_t cols, int parts, bool accumulate)
 {
-    DT_SHARED(float, sums, [COLUMN_WARPS][32]);
+    DT_SHARED(float, sums, [FINISH_WARPS][32]);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t col = (int64_t)blockIdx.x * 32 + lane, stride = cols * gridDim.y;
-    const float *x = partial + blockIdx.y * cols + col;
-    float total = 0;
-    for (int p = warp; col < cols && p < parts; p += 8 * COLUMN_WARPS) {
-        float v[8];
+    T *out = blockIdx.y == 0 ? out0 : out1;
+    float total = 0, sum = accumulate && warp == 0 && col < cols ? widen<T>(out[col]) : 0;
+    const float *x = partial + warp * stride + blockIdx.y * cols + col;
+    const int64_t step = stride * FINISH_WARPS;
+    for (int p = warp; col < cols && p < parts; p += FINISH_UNROLL * FINISH_WARPS) {
+        float v[FINISH_UNROLL];
 #pragma unroll
-        for (int u = 0; u < 8; u++) {
-            v[u] = p + u * COLUMN_WARPS < parts ? x[(p + u * COLUMN_WARPS) * stride] : 0;
+        for (int u = 0; u < FINISH_UNROLL; u++, x += step) {
+            v[u] = 0;
+            if (p + u * FINISH_WARPS < parts) {
+                v[u] = *x;
+            }
         }
 #pragma unroll
-        for (int u = 0; u < 8; u++) {
+        for (int u = 0; u < FINISH_UNROLL; u++) {
             total += v[u];
         }
     }
     sums[warp][lane] = total;
     __syncthreads();
     if (warp == 0 && col < cols) {
-        T *out = blockIdx.y == 0 ? out0 : out1;
-        float sum = accumulate ? widen<T>(out[col]) : 0;
 #pragma unroll
-        for (int w = 0; w < COLUMN_WARPS; w++) {
+        for (int w = 0; w < FINISH_WARPS; w++) {
             sum += sums[w][lane];
         }
         out[col] = narrow<T>(sum);
@@ -137,11 +142,11 @@ static inline void finish_columns(const struct dt_cuda_launch *l, void *out0, vo
 {
     dim3 grid((unsigned)parts_of(cols, 32), out1 != NULL ? 2 : 1);
     if (type == DT_BF16) {
-        DT_LAUNCH((column_finish<bf16>), grid, 256, 0, (cudaStream_t)l->native, (bf16 *)out0, (bf16 *)out1, partial,
-                  cols, parts, accumulate);
+        DT_LAUNCH((column_finish<bf16>), grid, 32 * FINISH_WARPS, 0, (cudaStream_t)l->native, (bf16 *)out0,
+                  (bf16 *)out1, partial, cols, parts, accumulate);
     } else {
-        DT_LAUNCH((column_finish<float>), grid, 256, 0, (cudaStream_t)l->native, (float *)out0, (float *)out1, partial,
-                  cols, parts, accumulate);
+        DT_LAUNCH((column_finish<float>), grid, 32 * FINISH_WARPS, 0, (cudaStream_t)l->native, (float *)out0,
+                  (float *)out1, partial, cols, parts, accumulate);
     }
 }
 

@@ -72,7 +72,7 @@ template <typename T, int W, bool PLAIN> __global__ void __launch_bounds__(256, 
                         add_to<W>(x, p[u]);
                     }
                     t[u].set(x);
-                    t[u].store(out + col);
+                    t[u].store_global(out + col);
                 }
             }
         }
