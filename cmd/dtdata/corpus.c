@@ -58,7 +58,7 @@ static int look(const char *path, enum content *out, struct dt_error *err)
 static int add_file(struct corpus *c, const char *path, int64_t size_bytes, bool check, struct dt_error *err)
 {
     enum content content = CONTENT_TEXT;
-    if (check && look(path, &content, err) != 0) {
+    if (check && !c->names_only && look(path, &content, err) != 0) {
         return -1;
     }
     c->binary_count += content == CONTENT_BINARY;
@@ -170,6 +170,13 @@ int corpus_add(struct corpus *c, const char *path, struct dt_error *err)
     return add_path(c, path, 0, err);
 }
 
+bool corpus_is_text(const char *path)
+{
+    enum content content = CONTENT_BINARY;
+    struct dt_error ignored;
+    return look(path, &content, &ignored) == 0 && content == CONTENT_TEXT;
+}
+
 struct ticket {
     uint64_t hash;
     size_t index;
@@ -222,7 +229,7 @@ static void count(struct corpus_left_out *x, const char *where)
 int corpus_read(const char *path, corpus_sink *sink, void *context, struct corpus_left_out *marks, struct dt_error *err)
 {
     struct source *in;
-    struct block b = {0};
+    struct text_block b = {0};
     if (source_open(&in, path, SOURCE_TEXT, NULL, NULL, err) != 0) {
         return -1;
     }
@@ -271,7 +278,7 @@ int corpus_read_records(const char *path, const char *key, corpus_sink *sink, vo
     const struct record_form form = {.text_key = key};
     struct give g = {sink, context};
     struct source *in;
-    struct block b = {0};
+    struct text_block b = {0};
     struct tally *tally = dt_alloc(sizeof *tally);
     if (source_open(&in, path, SOURCE_JSONL, NULL, NULL, err) != 0) {
         free(tally);

@@ -22,12 +22,15 @@ struct corpus {
     const char *output;               /* the folder that the shards go to, passed over inside
                                        * other folders; null: none */
     bool output_met;
+    bool names_only; /* files are listed without a look at what is in them: also binary and empty ones */
 };
 
 /* Adds a file, "-", or all files of a folder and the folders in it, sorted by name; hidden
  * names, links to folders, `output` and what stands beside token shards are passed over, binary
  * and empty files left out and counted. A path that cannot be read, or is a device, is an error. */
 int corpus_add(struct corpus *c, const char *path, struct dt_error *err);
+/* True if the file can be read, and its first bytes, unpacked, are text. */
+bool corpus_is_text(const char *path);
 /* Holds out whole files until they make up `fraction` of all bytes (0 to 1, exclusive): at least
  * one file, never all. Which ones depends on their paths alone, through a hash. Needs two files. */
 int corpus_hold_out(struct corpus *c, double fraction, struct dt_error *err);

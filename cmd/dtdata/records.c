@@ -214,7 +214,7 @@ static int csv_record(struct walk *w, const char *line, size_t size, struct dt_e
 }
 
 int records_of(const struct record_form *form, enum source_kind kind, const char *path,
-               const struct record_columns *columns, const struct block *b, struct tally *tally, record_sink *sink,
+               const struct record_columns *columns, const struct text_block *b, struct tally *tally, record_sink *sink,
                void *context, struct dt_error *err)
 {
     static const struct csv_form lines = {'\n', false};

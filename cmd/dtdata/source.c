@@ -49,10 +49,10 @@ const struct csv_form *source_csv_form(enum source_kind kind)
     return kind == SOURCE_TSV ? &tsv : &csv;
 }
 
-void block_clear(struct block *b)
+void block_clear(struct text_block *b)
 {
     free(b->text);
-    *b = (struct block){0};
+    *b = (struct text_block){0};
 }
 
 int source_open(struct source **out, const char *path, enum source_kind kind, source_cut *cut, const void *context,
@@ -226,7 +226,7 @@ static int text_end(struct source *s, size_t *end, bool *open, struct dt_error *
     return 0;
 }
 
-int source_next(struct source *s, struct block *b, struct dt_error *err)
+int source_next(struct source *s, struct text_block *b, struct dt_error *err)
 {
     size_t end = 0;
     bool first = !s->given, open = false;

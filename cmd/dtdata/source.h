@@ -22,7 +22,7 @@ struct source_place {
     int64_t line;   /* number of lines before it */
 };
 
-struct block {
+struct text_block {
     struct source_place begin;
     bool first, last; /* the begin, the end of the file */
     bool joined;      /* the cut before it is no place for one: its ids depend on the block before */
@@ -31,7 +31,7 @@ struct block {
     char *text;
     size_t size, capacity;
 };
-void block_clear(struct block *b);
+void block_clear(struct text_block *b);
 
 struct source;
 enum { SOURCE_BLOCK_BYTES = 1 << 18 };
@@ -46,7 +46,7 @@ int source_seek(struct source *s, const struct source_place *to, struct dt_error
 /* The next block, in the memory of *b: 1, or 0 at the end. A file has at least one block. A NUL among the first
  * bytes is an error, and so is the byte order mark of UTF-16 or UTF-32, a line of more than DT_SCAN_BYTES, and
  * packed data that is damaged. */
-int source_next(struct source *s, struct block *b, struct dt_error *err);
+int source_next(struct source *s, struct text_block *b, struct dt_error *err);
 /* The first record of a CSV or TSV, with its line break; empty before the first block, and for other files. */
 const struct dt_text *source_header(const struct source *s);
 void source_close(struct source *s);

@@ -145,7 +145,6 @@ int tokenize_options_parse(struct tokenize_options *o, int argc, char **argv)
         {0},
     };
     *o = (struct tokenize_options){.tokenizer = "bytes",
-                                   .end_id = -1,
                                    .records = {.text_key = "text"},
                                    .val = -1,
                                    .threads = world_cores(),

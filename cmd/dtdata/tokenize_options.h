@@ -7,7 +7,6 @@
 
 struct tokenize_options {
     const char *tokenizer, *end; /* end: null: that of the tokenizer */
-    int32_t end_id;              /* the same as an id, before all; -1: not given */
     struct record_form records;
     enum source_kind format;
     const char *labels; /* null: those of the data */

@@ -16,7 +16,7 @@
 
 static int collect(struct tokenize_run *r, char *const *paths, size_t count, struct dt_error *err)
 {
-    r->corpus.output = r->o.output.dir;
+    r->corpus.output = r->corpus.output != NULL ? r->corpus.output : r->o.output.dir;
     for (size_t i = 0; i < count; i++) {
         if (corpus_add(&r->corpus, paths[i], err) != 0) {
             r->usage = err->status == DT_NOT_FOUND;
@@ -66,12 +66,11 @@ static int add_label(void *context, const struct record *r, struct dt_error *err
 }
 
 /* Reads the labels of one file. */
-static int find_labels(struct tokenize_run *r, size_t file, struct tally *ignored, struct dt_error *err)
+static int find_labels(struct tokenize_run *r, const char *path, struct tally *ignored, struct dt_error *err)
 {
-    const char *path = r->corpus.files[file].path;
-    enum source_kind kind = work_kind(&r->form, file);
+    enum source_kind kind = r->o.format != SOURCE_AUTO ? r->o.format : source_kind(path);
     struct source *in;
-    struct block b = {0};
+    struct text_block b = {0};
     struct record_columns columns = {0};
     if (source_open(&in, path, kind, NULL, NULL, err) != 0) {
         return -1;
@@ -128,8 +127,9 @@ static int know_labels(struct tokenize_run *r, struct dt_error *err)
     }
     struct tally *ignored = dt_alloc(sizeof *ignored);
     int result = 0;
-    for (size_t i = 0; i < r->corpus.count && result == 0; i++) {
-        result = find_labels(r, i, ignored, err);
+    const struct corpus *from = r->label_corpus != NULL ? r->label_corpus : &r->corpus;
+    for (size_t i = 0; i < from->count && result == 0; i++) {
+        result = find_labels(r, from->files[i].path, ignored, err);
     }
     free(ignored);
     labels_end(&r->labels);
@@ -180,6 +180,8 @@ static int write_all(struct tokenize_run *r, struct dt_error *err)
         return -1;
     }
     r->opened = true;
+    r->output.report = r->report;
+    r->output.report_context = r->report_context;
     if (check_space(r, err) != 0) {
         return -1;
     }
@@ -195,11 +197,13 @@ static int write_all(struct tokenize_run *r, struct dt_error *err)
 
 static int prepare(struct tokenize_run *r, struct dt_error *err)
 {
-    if (coder_open(&r->coder, r->o.tokenizer, r->o.end, err) != 0) {
+    if (coder_open(&r->coder, r->o.tokenizer, err) != 0) {
         r->usage = err->status == DT_NOT_FOUND;
         return -1;
     }
-    r->coder.end = r->o.end_id >= 0 ? r->o.end_id : r->coder.end;
+    if (coder_end_with(&r->coder, r->o.end, err) != 0) {
+        return dt_wrap(err, "--end");
+    }
     r->form = (struct work_form){.corpus = &r->corpus,
                                  .coder = &r->coder,
                                  .format = r->o.format,
@@ -252,7 +256,7 @@ void tokenize_run_say_left_out(const struct tokenize_run *r)
         dt_text_say(stderr, "dtdata: left out %zu binary and %zu empty files", c->binary_count, c->empty_count);
     }
     if (c->output_met) {
-        dt_text_say(stderr, "dtdata: left out %s, where the shards go", r->o.output.dir);
+        dt_text_say(stderr, "dtdata: left out %s, where the shards go", c->output);
     }
     struct tally *all = dt_alloc(sizeof *all);
     tally_join(all, &r->output.now[SIDE_TRAIN].tally);

@@ -16,10 +16,13 @@ struct tokenize_run {
     struct progress progress;
     struct output output;
     bool piped;
-    bool opened;     /* the output has taken over what an earlier run has completed */
-    size_t held_out; /* files */
-    bool val;        /* something is held out */
-    bool usage;      /* what failed is how the run was asked for, and not what it has read */
+    bool opened;                       /* the output has taken over what an earlier run has completed */
+    size_t held_out;                   /* files */
+    bool val;                          /* something is held out */
+    bool usage;                        /* what failed is how the run was asked for, and not what it has read */
+    const struct corpus *label_corpus; /* the files whose labels are the classes; null: those of `corpus` */
+    output_report *report;             /* null: nobody is told */
+    void *report_context;
 };
 
 /* Zeros, but for what has no zero. The options follow. */

@@ -154,12 +154,17 @@ def test_the_end_is_that_of_the_configuration(tmp_path):
     (tmp_path / "t").write_text("a")
     _, err = dtdata("tokenize", "--tokenizer", folder, "-o", tmp_path / "o", tmp_path / "t", code=1)
     assert err == f"dtdata: {folder}/tokenizer.json: no eos_token in tokenizer_config.json beside it; name the token that ends documents with --end\n"
+    # what lies beside it says so, too: the last one of these is asked first
+    for name, what in (("config.json", {"eos_token_id": 7}), ("generation_config.json", {"eos_token_id": [8, 9]}), ("special_tokens_map.json", {"eos_token": "!"})):
+        (folder / name).write_text(json.dumps(what))
+        dtdata("tokenize", "--tokenizer", folder, "-o", tmp_path / "o", "--overwrite", tmp_path / "t")
+        assert shards(tmp_path / "o")[-1] == {"config.json": 7, "generation_config.json": 8}.get(name, json.load(open(f"{GOLDEN}/gpt2/tokenizer.json"))["model"]["vocab"]["!"])
     for token in "<|endoftext|>", {"content": "<|endoftext|>", "special": True}:
         (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": token}))
         dtdata("tokenize", "--tokenizer", folder, "-o", tmp_path / "o", "--overwrite", tmp_path / "t")
         assert shards(tmp_path / "o")[-1] == 0
     _, err = dtdata("tokenize", "--tokenizer", folder, "--end", "no such", "-o", tmp_path / "o", tmp_path / "t", code=1)
-    assert err == f"dtdata: --end no such: {folder}/tokenizer.json has no such token\n"
+    assert err == f"dtdata: --end: no such: {folder}/tokenizer.json has no such token\n"
 
 
 # ---- records ----

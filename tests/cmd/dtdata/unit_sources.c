@@ -174,7 +174,7 @@ static int check_blocks(const char *name, const char *text, size_t size, source_
 {
     char *path = write_text(name, text, size);
     struct source *s = NULL;
-    struct block b = {0}, again = {0};
+    struct text_block b = {0}, again = {0};
     struct dt_error err = {0};
     size_t at = 0;
     int count = 0;
@@ -246,7 +246,7 @@ static void test_header(void **state)
     static const char text[] = "\xef\xbb\xbf\"te\nxt\",label\r\na,b\r\n";
     char *path = write_text("h.csv", text, sizeof text - 1);
     struct source *s = NULL;
-    struct block b = {0};
+    struct text_block b = {0};
     struct dt_error err = {0};
     assert_int_equal(source_open(&s, path, SOURCE_AUTO, NULL, NULL, &err), 0);
     assert_int_equal(source_next(s, &b, &err), 1);
@@ -291,7 +291,7 @@ static void test_json_records(void **state)
     struct dt_text out;
     struct dt_error err = {0};
     struct tally *tally = dt_alloc(sizeof *tally);
-    struct block b = {.text = dt_strdup(lines), .size = sizeof lines - 1};
+    struct text_block b = {.text = dt_strdup(lines), .size = sizeof lines - 1};
     const struct record_form form = {.text_key = "text", .label_key = "l", .skip = true};
     dt_text_init(&out);
     assert_int_equal(records_of(&form, SOURCE_JSONL, "f", NULL, &b, tally, add_record, &out, &err), 0);
