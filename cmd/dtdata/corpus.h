@@ -4,6 +4,7 @@
 #define DT_CMD_DTDATA_CORPUS_H
 
 #include "base/error.h"
+#include "cmd/dtdata/source.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,6 +14,8 @@ struct corpus_file {
     char *path;         /* "-": standard input */
     int64_t size_bytes; /* on disk; compressed files count as they are */
     bool held_out;
+    enum source_kind kind; /* by its name; SOURCE_JSON only of a file that was named itself: in folders of sources
+                            * such files are text */
 };
 
 struct corpus {
@@ -45,14 +48,12 @@ struct corpus_left_out {
 typedef int corpus_sink(void *context, const unsigned char *text, size_t size, struct dt_error *err);
 int corpus_read(const char *path, corpus_sink *sink, void *context, struct corpus_left_out *marks,
                 struct dt_error *err);
-/* True for NAME.jsonl and NAME.jsonl.gz. */
-bool corpus_is_records(const char *path);
-/* Reads a file with one JSON object per line and hands the string under `key` to sink, one call
- * per record; empty lines are passed over. An error names the record. A line has at most 16 MiB.
+/* Reads a file of records and hands the text under `key`, or in the column of that name, to sink, one call per record;
+ * empty lines are passed over. An error names the record. A line has at most 16 MiB.
  * A record whose text has an escape that no text has (NUL, half of a surrogate pair) is left out
  * and counted in `no_text`. A byte order mark may also stand before a later record, where files
  * were joined. */
-int corpus_read_records(const char *path, const char *key, corpus_sink *sink, void *context,
+int corpus_read_records(const char *path, enum source_kind kind, const char *key, corpus_sink *sink, void *context,
                         struct corpus_left_out *no_text, struct corpus_left_out *marks, struct dt_error *err);
 void corpus_close(struct corpus *c);
 

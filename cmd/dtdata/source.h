@@ -10,9 +10,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum source_kind { SOURCE_AUTO, SOURCE_TEXT, SOURCE_JSONL, SOURCE_CSV, SOURCE_TSV };
+/* SOURCE_JSON: an array of objects; its blocks are lines as those of SOURCE_JSONL. */
+enum source_kind { SOURCE_AUTO, SOURCE_TEXT, SOURCE_JSONL, SOURCE_CSV, SOURCE_TSV, SOURCE_JSON };
 /* By name: .jsonl, .ndjson, .csv, .tsv, also with .gz or .zst behind; anything else is text. */
 enum source_kind source_kind(const char *path);
+/* True for NAME.json, also with .gz or .zst behind, which begins as an array of objects does. */
+bool source_is_array(const char *path);
 /* The form of SOURCE_CSV and SOURCE_TSV. */
 const struct csv_form *source_csv_form(enum source_kind kind);
 

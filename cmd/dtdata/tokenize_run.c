@@ -66,9 +66,10 @@ static int add_label(void *context, const struct record *r, struct dt_error *err
 }
 
 /* Reads the labels of one file. */
-static int find_labels(struct tokenize_run *r, const char *path, struct tally *ignored, struct dt_error *err)
+static int find_labels(struct tokenize_run *r, const struct corpus_file *f, struct tally *ignored, struct dt_error *err)
 {
-    enum source_kind kind = r->o.format != SOURCE_AUTO ? r->o.format : source_kind(path);
+    const char *path = f->path;
+    enum source_kind kind = r->o.format != SOURCE_AUTO ? r->o.format : f->kind;
     struct source *in;
     struct text_block b = {0};
     struct record_columns columns = {0};
@@ -129,7 +130,7 @@ static int know_labels(struct tokenize_run *r, struct dt_error *err)
     int result = 0;
     const struct corpus *from = r->label_corpus != NULL ? r->label_corpus : &r->corpus;
     for (size_t i = 0; i < from->count && result == 0; i++) {
-        result = find_labels(r, from->files[i].path, ignored, err);
+        result = find_labels(r, &from->files[i], ignored, err);
     }
     free(ignored);
     labels_end(&r->labels);

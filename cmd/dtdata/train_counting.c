@@ -13,13 +13,13 @@
 /* A block ends at the first safe end of line behind BLOCK_BYTES. The place depends on the text alone. */
 enum { BLOCK_BYTES = 256 << 10, BLOCK_MOST = 1 << 20, LEAST_TABLE = 256 << 10, BLOCKS_PER_THREAD = 2 };
 
-struct text_block {
+struct block {
     struct dt_text text;
     size_t *ends; /* of the texts in it */
     size_t count, capacity;
     const char *path;
     int64_t offset; /* in the text of the file */
-    struct text_block *next;
+    struct block *next;
 };
 
 struct counting {
@@ -28,7 +28,7 @@ struct counting {
     struct run_reader *reader;
     int64_t resumed_bytes;
     /* reading */
-    struct text_block *filling;
+    struct block *filling;
     struct dt_text rest; /* text that has no block yet */
     size_t looked;       /* of it, searched for a cut */
     const char *path;
@@ -37,7 +37,7 @@ struct counting {
     /* shared with the threads */
     pthread_mutex_t lock;
     pthread_cond_t work, idle;
-    struct text_block *full, **full_end, *free;
+    struct block *full, **full_end, *free;
     int busy; /* blocks handed out and not done */
     bool ending, failed;
     struct dt_error err;
@@ -90,7 +90,7 @@ static void count_piece(void *context, const char *piece, size_t size)
     }
 }
 
-static int count_text(struct thread *t, const struct text_block *b, const char *text, size_t size, struct dt_error *err)
+static int count_text(struct thread *t, const struct block *b, const char *text, size_t size, struct dt_error *err)
 {
     if (tokenizer_pieces(t->c->o.splitter, t->scratch, text, size, count_piece, t, err) != 0) {
         size_t valid = utf8_valid(text, size);
@@ -108,8 +108,7 @@ static int count_text(struct thread *t, const struct text_block *b, const char *
     return 0;
 }
 
-static int count_lines(struct thread *t, const struct text_block *b, const char *text, size_t size,
-                       struct dt_error *err)
+static int count_lines(struct thread *t, const struct block *b, const char *text, size_t size, struct dt_error *err)
 {
     for (size_t at = 0; at < size;) {
         const char *end = memchr(text + at, '\n', size - at);
@@ -123,7 +122,7 @@ static int count_lines(struct thread *t, const struct text_block *b, const char 
     return 0;
 }
 
-static int count_block(struct thread *t, const struct text_block *b, struct dt_error *err)
+static int count_block(struct thread *t, const struct block *b, struct dt_error *err)
 {
     size_t begin = 0;
     for (size_t i = 0; i < b->count; begin = b->ends[i++]) {
@@ -145,7 +144,7 @@ static void *work(void *context)
         while (c->full == NULL && !c->ending) {
             (void)pthread_cond_wait(&c->work, &c->lock);
         }
-        struct text_block *b = c->full;
+        struct block *b = c->full;
         if (b == NULL) {
             break;
         }
@@ -210,7 +209,7 @@ static int save(struct counting *c, struct dt_error *err)
 /* Hands the block that is being filled to the threads. */
 static int hand_out(struct counting *c, struct dt_error *err)
 {
-    struct text_block *b = c->filling;
+    struct block *b = c->filling;
     bool counted = c->block < c->skip; /* by an earlier run of the program */
     c->block++;
     c->offset += (int64_t)b->text.size;
@@ -239,7 +238,7 @@ static int hand_out(struct counting *c, struct dt_error *err)
 
 static void add_text(struct counting *c, const char *text, size_t size)
 {
-    struct text_block *b = c->filling;
+    struct block *b = c->filling;
     if (b->count == 0) {
         b->path = c->path;
         b->offset = c->offset;
@@ -314,13 +313,15 @@ static int take_record(void *context, const unsigned char *text, size_t size, st
     return c->filling->text.size >= BLOCK_BYTES ? hand_out(c, err) : 0;
 }
 
-static int read_file(struct counting *c, const char *path, struct counting_result *result, struct dt_error *err)
+static int read_file(struct counting *c, const char *path, enum source_kind kind, struct counting_result *result,
+                     struct dt_error *err)
 {
     c->path = path;
     c->offset = 0;
     c->block = 0;
-    if (corpus_is_records(path)) {
-        if (corpus_read_records(path, c->o.text_key, take_record, c, &result->records, &result->marks, err) != 0) {
+    if (kind != SOURCE_TEXT) {
+        if (corpus_read_records(path, kind, c->o.text_key, take_record, c, &result->records, &result->marks, err) !=
+            0) {
             return -1;
         }
     } else {
@@ -343,7 +344,7 @@ static int read_all(struct counting *c, const struct corpus *corpus, struct coun
     for (size_t i = (size_t)first; i < corpus->count; i++) {
         c->file = (int64_t)i;
         c->skip = (int64_t)i == first ? c->runs.blocks : 0;
-        if (read_file(c, corpus->files[i].path, result, err) != 0) {
+        if (read_file(c, corpus->files[i].path, corpus->files[i].kind, result, err) != 0) {
             return -1;
         }
     }
@@ -360,7 +361,7 @@ static int begin_threads(struct counting *c, struct dt_error *err)
     int64_t room = (c->o.memory_bytes / 8 * 7 - store_resident() - blocks) / c->o.threads;
     c->threads = dt_alloc((size_t)c->o.threads * sizeof *c->threads);
     for (int i = 0; i < c->o.threads * BLOCKS_PER_THREAD + 1; i++) {
-        struct text_block *b = dt_alloc(sizeof *b);
+        struct block *b = dt_alloc(sizeof *b);
         dt_text_init(&b->text);
         b->next = c->free;
         c->free = b;
@@ -382,10 +383,10 @@ static int begin_threads(struct counting *c, struct dt_error *err)
     return 0;
 }
 
-static void free_blocks(struct text_block *b)
+static void free_blocks(struct block *b)
 {
     while (b != NULL) {
-        struct text_block *next = b->next;
+        struct block *next = b->next;
         dt_text_clear(&b->text);
         free(b->ends);
         free(b);

@@ -54,8 +54,8 @@ struct texts {
 
 static bool format_kind(const char *format, enum source_kind *out)
 {
-    static const char *const names[] = {"auto", "text", "jsonl", "csv", "tsv"};
-    for (int i = 0; i < 5; i++) {
+    static const char *const names[] = {"auto", "text", "jsonl", "csv", "tsv", "json"};
+    for (int i = 0; i < 6; i++) {
         if (strcmp(format, names[i]) == 0) {
             *out = (enum source_kind)(SOURCE_AUTO + i);
             return true;

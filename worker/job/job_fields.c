@@ -51,7 +51,7 @@ static const struct dt_rule bucket = {.type = DT_RULE_NUMBER, .open_min = true, 
 static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
 static const struct dt_rule format = {.type = DT_RULE_CHOICE,
                                       .choices = "auto|tokens|nanogpt|rows|tensors|imagefolder|idx|cifar10|cifar100|"
-                                                 "text|jsonl|csv|tsv",
+                                                 "text|jsonl|json|csv|tsv",
                                       .later = "synthetic"};
 static const struct dt_rule encoding_errors = {.type = DT_RULE_ENUM, .choices = "refuse|replace"};
 static const struct dt_rule bad_record = {.type = DT_RULE_ENUM, .choices = "refuse|skip"};
@@ -135,7 +135,7 @@ static const struct dt_field data_fields[] = {
     {"format", "\"auto\"",
      "tokens: llm.c or Megatron shards; nanogpt: ids without a header; rows: labelled rows; tensors: safetensors with "
      "what the model reads; "
-     "images: imagefolder, idx, cifar10, cifar100; texts: text, jsonl, csv, tsv",
+     "images: imagefolder, idx, cifar10, cifar100; texts: text, jsonl, json, csv, tsv",
      AT(format), &format},
     {"tokenizer", "null", "tokenizer.json or its folder, or a name; as the shards say when null", AT(tokenizer),
      &string_or_null},

@@ -169,6 +169,37 @@ def test_the_end_is_that_of_the_configuration(tmp_path):
 
 # ---- records ----
 
+def test_json_arrays(tmp_path):
+    """An array of objects is what its objects are one per line, packed or not. In a folder it is text, as it stands, as the rest of sources is."""
+    records = [{"id": i, "text": f"text {i}, with [brackets] and \"quotes\"", "label": "ab"[i % 2]} for i in range(300)]
+    (tmp_path / "a.json").write_text(json.dumps(records, indent=2))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    (tmp_path / "b.json.gz").write_bytes(gzip.compress(json.dumps(records).encode()))
+    for name, more in (("a.json", ()), ("a.jsonl", ()), ("b.json.gz", ("--format", "json"))):
+        dtdata("tokenize", "-o", tmp_path / f"o-{name}", "--val", 0, *more, tmp_path / name)
+        dtdata("tokenize", "-o", tmp_path / f"r-{name}", "--label_column", "label", tmp_path / name)
+    assert shards(tmp_path / "o-a.json") == shards(tmp_path / "o-a.jsonl") == shards(tmp_path / "o-b.json.gz")
+    assert len({(tmp_path / f"r-{name}" / "train-00000.safetensors").read_bytes() for name in ("a.json", "a.jsonl", "b.json.gz")}) == 1
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "x.json").write_text('[{"text": "a"}]')
+    (tmp_path / "package.json").write_text('{"name": "x"}')
+    dtdata("tokenize", "-o", tmp_path / "o-code", "--val", 0, tmp_path / "code", tmp_path / "package.json")
+    assert bytes(shards(tmp_path / "o-code")) == b'[{"text": "a"}]\0{"name": "x"}\0'
+    (tmp_path / "bad.json").write_text('[{"text": "a"}, {"text": 1}, {"text": "c"}]')
+    _, err = dtdata("tokenize", "-o", tmp_path / "p", tmp_path / "bad.json", code=1)
+    assert err == f'dtdata: {tmp_path}/bad.json: record 2: no string under "text"; name the key with --text_key\n'
+    _, err = dtdata("tokenize", "-o", tmp_path / "p", "--on_bad_record", "skip", tmp_path / "bad.json")
+    assert bytes(shards(tmp_path / "p")) == b"a\0c\0" and "skipped 1 broken record" in err
+    (tmp_path / "cut.json").write_text('[{"text": "a"}, {"text": "b')
+    _, err = dtdata("tokenize", "-o", tmp_path / "q", tmp_path / "cut.json", code=1)
+    assert err == f"dtdata: {tmp_path}/cut.json: the JSON array does not end: the file is cut short\n"
+    _, err = dtdata("tokenize", "-o", tmp_path / "q", "--format", "json", tmp_path / "a.jsonl", code=1)
+    assert err == f"dtdata: {tmp_path}/a.jsonl: no JSON array of objects; with one object per line say the format jsonl\n"
+    (tmp_path / "long.jsonl").write_text(json.dumps({"text": "x" * (40 << 20)}) + "\n")
+    _, err = dtdata("tokenize", "-o", tmp_path / "q", tmp_path / "long.jsonl", code=1)
+    assert err == f"dtdata: {tmp_path}/long.jsonl: record 1: longer than 16777216 bytes (16 MiB), the most that a JSON record may have; cut its text into several records\n"
+
+
 def test_csv_and_tsv(tmp_path):
     """Quotes, line breaks inside of them, byte order marks, CRLF; texts go to shards, rows to safetensors."""
     (tmp_path / "a.csv").write_bytes(b'\xef\xbb\xbftext,label\r\nplain,ham\r\n"with, comma",spam\r\n\r\n"a ""quoted"" word",ham\r\n"two\r\nlines",spam')
