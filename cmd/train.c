@@ -6,6 +6,7 @@
 #include "base/signals.h"
 #include "cmd/train/evaluate.h"
 #include "cmd/train/generate.h"
+#include "cmd/train/texts.h"
 #include "worker/checkpoints/hf.h"
 #include "worker/job/folder.h"
 #include "worker/engine/gpu_blame.h"
@@ -599,6 +600,9 @@ static int run_all(int argc, char **argv)
         } else if (checkpoint != NULL && trainer_check_model(&job, checkpoint, &err) != 0) {
             fprintf(stderr, "train: --evaluate: %s\n", err.text);
             code = refused;
+        } else if (texts_prepare(&job, &err) != 0) {
+            fprintf(stderr, "train: %s\n", err.text);
+            code = err.status == DT_INVALID || err.status == DT_NOT_FOUND ? refused : trainer_exit_code(&err);
         } else if ((o.plan || alone) && plan(&o, &job, o.plan, &err) != 0) {
             fprintf(stderr, "train: %s\n", err.text);
             code = DT_EXIT_USAGE;

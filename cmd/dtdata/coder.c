@@ -36,12 +36,19 @@ static int32_t special_id(const struct coder *c, const cJSON *config, const char
     return token != NULL ? tokenizer_id(c->tokenizer, token, strlen(token)) : -1;
 }
 
-/* Reads tokenizer_config.json, if there is one. */
-static int read_config(struct coder *c, struct dt_error *err)
+/* eos_token_id of the configuration of a model: a number, or a list whose first is it. -1: there is none. */
+static int32_t model_end(const struct coder *c, const cJSON *config)
 {
-    char *folder = dt_strdup(c->path);
-    dt_file_strip(folder);
-    char *path = dt_format("%s/tokenizer_config.json", folder);
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(config, "eos_token_id");
+    v = cJSON_IsArray(v) ? cJSON_GetArrayItem(v, 0) : v;
+    bool is = cJSON_IsNumber(v) && v->valuedouble >= 0 && v->valuedouble < (double)c->vocabulary;
+    return is && v->valuedouble == (int32_t)v->valuedouble ? (int32_t)v->valuedouble : -1;
+}
+
+/* Takes from a file beside tokenizer.json what the files before it have not said. */
+static int read_config(struct coder *c, const char *folder, const char *name, struct dt_error *err)
+{
+    char *path = dt_format("%s/%s", folder, name);
     struct dt_text text;
     dt_text_init(&text);
     int result = 0;
@@ -49,12 +56,27 @@ static int read_config(struct coder *c, struct dt_error *err)
         result = dt_file_read(path, CONFIG_BYTES, &text, err);
         cJSON *config = result == 0 ? dt_scan_parse_others(dt_text_str(&text), text.size, path, err) : NULL;
         result = config != NULL ? 0 : -1;
-        c->end = special_id(c, config, "eos_token");
-        c->pad = special_id(c, config, "pad_token");
+        c->end = c->end >= 0 ? c->end : special_id(c, config, "eos_token");
+        c->end = c->end >= 0 ? c->end : model_end(c, config);
+        c->pad = c->pad >= 0 ? c->pad : special_id(c, config, "pad_token");
         cJSON_Delete(config);
     }
     dt_text_clear(&text);
     free(path);
+    return result;
+}
+
+/* Reads what may lie beside tokenizer.json, from the most to the least certain. */
+static int read_configs(struct coder *c, struct dt_error *err)
+{
+    static const char *const names[] = {"tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
+                                        "config.json"};
+    char *folder = dt_strdup(c->path);
+    dt_file_strip(folder);
+    int result = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && result == 0 && (i == 0 || c->end < 0); i++) {
+        result = read_config(c, folder, names[i], err);
+    }
     free(folder);
     return result;
 }
@@ -70,7 +92,7 @@ static int32_t usual_pad(const struct coder *c)
     return id >= 0 ? id : c->end >= 0 ? c->end : 0;
 }
 
-static int open_tokenizer(struct coder *c, const char *tokenizer, const char *end, struct dt_error *err)
+static int open_tokenizer(struct coder *c, const char *tokenizer, struct dt_error *err)
 {
     if (tokenizer_open(&c->tokenizer, tokenizer, err) != 0) {
         return -1;
@@ -87,30 +109,36 @@ static int open_tokenizer(struct coder *c, const char *tokenizer, const char *en
     c->hash = tokenizer_hash(c->tokenizer);
     c->vocabulary = tokenizer_vocabulary(c->tokenizer);
     c->end = c->pad = -1;
-    if (read_config(c, err) != 0) {
+    if (read_configs(c, err) != 0) {
         return -1;
-    }
-    if (end != NULL) {
-        c->end = tokenizer_id(c->tokenizer, end, strlen(end));
-        if (c->end < 0) {
-            return dt_fail(err, DT_INVALID, "--end %s: %s has no such token", end, c->path);
-        }
     }
     c->pad = c->pad >= 0 ? c->pad : usual_pad(c);
     return 0;
 }
 
-int coder_open(struct coder *c, const char *tokenizer, const char *end, struct dt_error *err)
+int coder_open(struct coder *c, const char *tokenizer, struct dt_error *err)
 {
     *c = (struct coder){.name = "bytes", .vocabulary = BYTES_VOCABULARY, .end = BYTES_END, .pad = BYTES_END};
     if (strcmp(tokenizer, "bytes") == 0) {
-        return end == NULL ? 0 : dt_fail(err, DT_INVALID, "--end %s: bytes end documents with 0", end);
+        return 0;
     }
-    if (open_tokenizer(c, tokenizer, end, err) != 0) {
+    if (open_tokenizer(c, tokenizer, err) != 0) {
         coder_close(c);
         return -1;
     }
     return 0;
+}
+
+int coder_end_with(struct coder *c, const char *end, struct dt_error *err)
+{
+    if (end == NULL) {
+        return 0;
+    }
+    if (c->tokenizer == NULL) {
+        return dt_fail(err, DT_INVALID, "%s: bytes end documents with 0", end);
+    }
+    c->end = tokenizer_id(c->tokenizer, end, strlen(end));
+    return c->end >= 0 ? 0 : dt_fail(err, DT_INVALID, "%s: %s has no such token", end, c->path);
 }
 
 int coder_encode(const struct coder *c, struct tokenizer_scratch *scratch, const char *text, size_t size,

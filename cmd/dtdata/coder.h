@@ -15,9 +15,12 @@ struct coder {
     int32_t pad; /* the id of padding */
 };
 
-/* tokenizer: "bytes", a tokenizer.json or a folder with one. end: the token that ends documents; null: eos_token of
- * tokenizer_config.json in the same folder. */
-int coder_open(struct coder *c, const char *tokenizer, const char *end, struct dt_error *err);
+/* tokenizer: "bytes", a tokenizer.json or a folder with one. Documents end with eos_token of tokenizer_config.json in
+ * the same folder, or of special_tokens_map.json; without them with eos_token_id of generation_config.json or
+ * config.json. */
+int coder_open(struct coder *c, const char *tokenizer, struct dt_error *err);
+/* Documents end with this token; null changes nothing. DT_INVALID: the tokenizer has none such. */
+int coder_end_with(struct coder *c, const char *end, struct dt_error *err);
 /* Appends the ids of a text, without special tokens. scratch: of the tokenizer; null for bytes. */
 int coder_encode(const struct coder *c, struct tokenizer_scratch *scratch, const char *text, size_t size,
                  struct token_ids *out, struct dt_error *err);

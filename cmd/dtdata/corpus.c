@@ -55,10 +55,12 @@ static int look(const char *path, enum content *out, struct dt_error *err)
     return result;
 }
 
-static int add_file(struct corpus *c, const char *path, int64_t size_bytes, bool check, struct dt_error *err)
+/* named: not met in a folder. */
+static int add_file(struct corpus *c, const char *path, int64_t size_bytes, bool check, bool named,
+                    struct dt_error *err)
 {
     enum content content = CONTENT_TEXT;
-    if (check && look(path, &content, err) != 0) {
+    if (check && !c->names_only && look(path, &content, err) != 0) {
         return -1;
     }
     c->binary_count += content == CONTENT_BINARY;
@@ -72,7 +74,10 @@ static int add_file(struct corpus *c, const char *path, int64_t size_bytes, bool
     if ((c->count & (c->count - 1)) == 0) { /* a power of two: full */
         c->files = dt_realloc(c->files, (c->count == 0 ? 1 : c->count * 2) * sizeof *c->files);
     }
-    c->files[c->count++] = (struct corpus_file){.path = dt_strdup(path), .size_bytes = size_bytes};
+    c->files[c->count++] =
+        (struct corpus_file){.path = dt_strdup(path),
+                             .size_bytes = size_bytes,
+                             .kind = named && source_is_array(path) ? SOURCE_JSON : source_kind(path)};
     return 0;
 }
 
@@ -146,7 +151,7 @@ static int add_path(struct corpus *c, const char *path, int depth, struct dt_err
 {
     struct stat st;
     if (strcmp(path, "-") == 0) {
-        return add_file(c, path, 0, false, err);
+        return add_file(c, path, 0, false, false, err);
     }
     if (stat(path, &st) != 0) {
         return dt_fail_errno(err, "%s", path);
@@ -162,12 +167,19 @@ static int add_path(struct corpus *c, const char *path, int depth, struct dt_err
                        path);
     }
     /* a pipe can be read only once */
-    return add_file(c, path, st.st_size, S_ISREG(st.st_mode), err);
+    return add_file(c, path, st.st_size, S_ISREG(st.st_mode), depth == 0 && S_ISREG(st.st_mode), err);
 }
 
 int corpus_add(struct corpus *c, const char *path, struct dt_error *err)
 {
     return add_path(c, path, 0, err);
+}
+
+bool corpus_is_text(const char *path)
+{
+    enum content content = CONTENT_BINARY;
+    struct dt_error ignored;
+    return look(path, &content, &ignored) == 0 && content == CONTENT_TEXT;
 }
 
 struct ticket {
@@ -222,7 +234,7 @@ static void count(struct corpus_left_out *x, const char *where)
 int corpus_read(const char *path, corpus_sink *sink, void *context, struct corpus_left_out *marks, struct dt_error *err)
 {
     struct source *in;
-    struct block b = {0};
+    struct text_block b = {0};
     if (source_open(&in, path, SOURCE_TEXT, NULL, NULL, err) != 0) {
         return -1;
     }
@@ -239,11 +251,6 @@ int corpus_read(const char *path, corpus_sink *sink, void *context, struct corpu
     source_close(in);
     block_clear(&b);
     return more;
-}
-
-bool corpus_is_records(const char *path)
-{
-    return source_kind(path) == SOURCE_JSONL;
 }
 
 static void join(struct corpus_left_out *x, const struct corpus_left_out *later)
@@ -265,15 +272,16 @@ static int give_text(void *context, const struct record *r, struct dt_error *err
     return g->sink(g->context, (const unsigned char *)r->text, r->text_size, err);
 }
 
-int corpus_read_records(const char *path, const char *key, corpus_sink *sink, void *context,
+int corpus_read_records(const char *path, enum source_kind kind, const char *key, corpus_sink *sink, void *context,
                         struct corpus_left_out *no_text, struct corpus_left_out *marks, struct dt_error *err)
 {
     const struct record_form form = {.text_key = key};
     struct give g = {sink, context};
     struct source *in;
-    struct block b = {0};
+    struct text_block b = {0};
+    struct record_columns columns = {0};
     struct tally *tally = dt_alloc(sizeof *tally);
-    if (source_open(&in, path, SOURCE_JSONL, NULL, NULL, err) != 0) {
+    if (source_open(&in, path, kind, NULL, NULL, err) != 0) {
         free(tally);
         return -1;
     }
@@ -282,7 +290,9 @@ int corpus_read_records(const char *path, const char *key, corpus_sink *sink, vo
         if (b.marked) {
             tally_add(tally, TALLY_MARKS, 1, path);
         }
-        if (records_of(&form, SOURCE_JSONL, path, NULL, &b, tally, give_text, &g, err) != 0) {
+        const struct dt_text *header = source_header(in);
+        if ((header->size > 0 && record_columns_find(&columns, &form, kind, path, header, err) != 0) ||
+            records_of(&form, kind, path, &columns, &b, tally, give_text, &g, err) != 0) {
             more = -1;
             break;
         }

@@ -4,6 +4,7 @@
 #define DT_CMD_DTDATA_CORPUS_H
 
 #include "base/error.h"
+#include "cmd/dtdata/source.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,6 +14,8 @@ struct corpus_file {
     char *path;         /* "-": standard input */
     int64_t size_bytes; /* on disk; compressed files count as they are */
     bool held_out;
+    enum source_kind kind; /* by its name; SOURCE_JSON only of a file that was named itself: in folders of sources
+                            * such files are text */
 };
 
 struct corpus {
@@ -22,12 +25,15 @@ struct corpus {
     const char *output;               /* the folder that the shards go to, passed over inside
                                        * other folders; null: none */
     bool output_met;
+    bool names_only; /* files are listed without a look at what is in them: also binary and empty ones */
 };
 
 /* Adds a file, "-", or all files of a folder and the folders in it, sorted by name; hidden
  * names, links to folders, `output` and what stands beside token shards are passed over, binary
  * and empty files left out and counted. A path that cannot be read, or is a device, is an error. */
 int corpus_add(struct corpus *c, const char *path, struct dt_error *err);
+/* True if the file can be read, and its first bytes, unpacked, are text. */
+bool corpus_is_text(const char *path);
 /* Holds out whole files until they make up `fraction` of all bytes (0 to 1, exclusive): at least
  * one file, never all. Which ones depends on their paths alone, through a hash. Needs two files. */
 int corpus_hold_out(struct corpus *c, double fraction, struct dt_error *err);
@@ -42,14 +48,12 @@ struct corpus_left_out {
 typedef int corpus_sink(void *context, const unsigned char *text, size_t size, struct dt_error *err);
 int corpus_read(const char *path, corpus_sink *sink, void *context, struct corpus_left_out *marks,
                 struct dt_error *err);
-/* True for NAME.jsonl and NAME.jsonl.gz. */
-bool corpus_is_records(const char *path);
-/* Reads a file with one JSON object per line and hands the string under `key` to sink, one call
- * per record; empty lines are passed over. An error names the record. A line has at most 16 MiB.
+/* Reads a file of records and hands the text under `key`, or in the column of that name, to sink, one call per record;
+ * empty lines are passed over. An error names the record. A line has at most 16 MiB.
  * A record whose text has an escape that no text has (NUL, half of a surrogate pair) is left out
  * and counted in `no_text`. A byte order mark may also stand before a later record, where files
  * were joined. */
-int corpus_read_records(const char *path, const char *key, corpus_sink *sink, void *context,
+int corpus_read_records(const char *path, enum source_kind kind, const char *key, corpus_sink *sink, void *context,
                         struct corpus_left_out *no_text, struct corpus_left_out *marks, struct dt_error *err);
 void corpus_close(struct corpus *c);
 

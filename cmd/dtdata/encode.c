@@ -151,7 +151,7 @@ static int run(const char *name, int argc, char **argv, int (*all)(const struct 
     }
     struct coder coder;
     struct dt_error err = {0};
-    if (coder_open(&coder, tokenizer, NULL, &err) != 0) {
+    if (coder_open(&coder, tokenizer, &err) != 0) {
         return command_fail(&err, err.status == DT_NOT_FOUND ? DT_EXIT_USAGE : DT_EXIT_FAILED);
     }
     int code = all(&coder, &err) == 0 ? DT_EXIT_DONE

@@ -30,7 +30,7 @@ static int open_coder(struct coder *c, const struct inspect_options *o, const ch
     if (tokenizer == NULL || (o->tokenizer == NULL && !bytes && !dt_file_exists(tokenizer))) {
         return 0;
     }
-    if (coder_open(c, tokenizer, NULL, err) != 0) {
+    if (coder_open(c, tokenizer, err) != 0) {
         return -1;
     }
     if (has_hash && c->hash != hash && o->tokenizer == NULL) { /* changed since */

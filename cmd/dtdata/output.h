@@ -12,6 +12,10 @@ struct output_options {
     bool overwrite;
 };
 
+struct output;
+/* Is told between two rounds of work how far a run has come. */
+typedef void output_report(const struct output *o, void *context);
+
 struct output {
     const struct work_form *form;
     struct progress *progress;
@@ -20,6 +24,8 @@ struct output {
     struct row_writer *rows[SIDES];
     struct progress_side now[SIDES]; /* the block that is being written, and what of it was */
     int64_t skip[SIDES];             /* ids or rows that an earlier run has written behind the first block */
+    output_report *report;           /* null: nobody is told */
+    void *report_context;
 };
 
 /* Opens the shards of both sides, and takes over those of p->side. */

@@ -175,6 +175,9 @@ static int run_all(struct pipeline *p, struct dt_pool *pool, struct dt_error *er
         cut_round(p->works);
         dt_pool_run(pool, 2 + (int64_t)p->works->run_count, do_part, p);
         work_round(p->work);
+        if (p->output->report != NULL) {
+            p->output->report(p->output, p->output->report_context);
+        }
         if (stop_check(err) != 0) {
             return -1;
         }

@@ -214,24 +214,25 @@ static int csv_record(struct walk *w, const char *line, size_t size, struct dt_e
 }
 
 int records_of(const struct record_form *form, enum source_kind kind, const char *path,
-               const struct record_columns *columns, const struct block *b, struct tally *tally, record_sink *sink,
+               const struct record_columns *columns, const struct text_block *b, struct tally *tally, record_sink *sink,
                void *context, struct dt_error *err)
 {
     static const struct csv_form lines = {'\n', false};
     struct walk *w = dt_alloc(sizeof *w);
     *w =
         (struct walk){.form = form, .kind = kind, .columns = columns, .tally = tally, .sink = sink, .context = context};
-    const struct csv_form *ends = kind == SOURCE_JSONL ? &lines : source_csv_form(kind);
+    bool json = kind == SOURCE_JSONL || kind == SOURCE_JSON;
+    const struct csv_form *ends = json ? &lines : source_csv_form(kind);
     long long line = b->begin.line;
     int result = 0;
     for (size_t at = 0; at < b->size && result == 0;) {
         size_t size = csv_first_end(ends, b->text + at, b->size - at);
-        (void)snprintf(w->where, sizeof w->where, kind == SOURCE_JSONL ? "%s: record %lld" : "%s:%lld", path, line + 1);
+        (void)snprintf(w->where, sizeof w->where, json ? "%s: record %lld" : "%s:%lld", path, line + 1);
         if (size > DT_SCAN_BYTES + 1) {
             (void)dt_fail(err, DT_INVALID, "%s: longer than %zu bytes", w->where, DT_SCAN_BYTES);
             result = broken(w, err);
         } else {
-            result = (kind == SOURCE_JSONL ? json_line : csv_record)(w, b->text + at, size, err);
+            result = (json ? json_line : csv_record)(w, b->text + at, size, err);
         }
         for (size_t i = 0; i < size; i++) {
             line += b->text[at + i] == '\n';

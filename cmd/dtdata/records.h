@@ -31,7 +31,7 @@ typedef int record_sink(void *context, const struct record *r, struct dt_error *
 /* Hands the records of a block to `sink`, in order. Blank lines are passed over. A label that is a number or a
  * bool in JSON comes as its JSON text. Errors name the record. */
 int records_of(const struct record_form *form, enum source_kind kind, const char *path,
-               const struct record_columns *columns, const struct block *b, struct tally *tally, record_sink *sink,
+               const struct record_columns *columns, const struct text_block *b, struct tally *tally, record_sink *sink,
                void *context, struct dt_error *err);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "base/scan.h"
 #include "base/text.h"
+#include "cmd/dtdata/json_array.h"
 #include "cmd/dtdata/unpack.h"
 
 #include <stdlib.h>
@@ -24,7 +25,16 @@ struct source {
     char *rest;  /* read, and not yet in a block */
     size_t size, capacity;
     struct dt_text header;
+    struct json_array array; /* of SOURCE_JSON */
 };
+
+/* True for a name with that end, also with .gz or .zst behind. */
+static bool has_end(const char *path, const char *end)
+{
+    size_t size = strlen(path), n = strlen(end);
+    size -= dt_text_ends_with(path, ".gz") ? 3 : dt_text_ends_with(path, ".zst") ? 4 : 0;
+    return size >= n && strncmp(path + size - n, end, n) == 0;
+}
 
 enum source_kind source_kind(const char *path)
 {
@@ -32,15 +42,30 @@ enum source_kind source_kind(const char *path)
         const char *end;
         enum source_kind kind;
     } rows[] = {{".jsonl", SOURCE_JSONL}, {".ndjson", SOURCE_JSONL}, {".csv", SOURCE_CSV}, {".tsv", SOURCE_TSV}};
-    size_t size = strlen(path);
-    size -= dt_text_ends_with(path, ".gz") ? 3 : dt_text_ends_with(path, ".zst") ? 4 : 0;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        size_t n = strlen(rows[i].end);
-        if (size >= n && strncmp(path + size - n, rows[i].end, n) == 0) {
+        if (has_end(path, rows[i].end)) {
             return rows[i].kind;
         }
     }
     return SOURCE_TEXT;
+}
+
+bool source_is_array(const char *path)
+{
+    struct dt_error ignored;
+    struct unpack *in;
+    char head[LOOK_BYTES];
+    const char *other;
+    size_t size = 0;
+    if (!has_end(path, ".json") || unpack_open(&in, path, &ignored) != 0) {
+        return false;
+    }
+    size = unpack_read(in, (unsigned char *)head, sizeof head - 1, &size, &ignored) == 0 ? size : 0;
+    unpack_close(in);
+    head[size] = 0;
+    const char *at = head + dt_text_mark(head, size, &other);
+    at += strspn(at, " \t\r\n");
+    return *at == '[' && at[1 + strspn(at + 1, " \t\r\n")] == '{';
 }
 
 const struct csv_form *source_csv_form(enum source_kind kind)
@@ -49,10 +74,10 @@ const struct csv_form *source_csv_form(enum source_kind kind)
     return kind == SOURCE_TSV ? &tsv : &csv;
 }
 
-void block_clear(struct block *b)
+void block_clear(struct text_block *b)
 {
     free(b->text);
-    *b = (struct block){0};
+    *b = (struct text_block){0};
 }
 
 int source_open(struct source **out, const char *path, enum source_kind kind, source_cut *cut, const void *context,
@@ -82,6 +107,10 @@ static int fill(struct source *s, size_t least, struct dt_error *err)
             s->rest = dt_realloc(s->rest, s->capacity);
         }
         if (unpack_read(s->in, (unsigned char *)s->rest + s->size, room, &got, err) != 0) {
+            return -1;
+        }
+        if (s->kind == SOURCE_JSON && (json_array_lines(&s->array, s->rest + s->size, got, s->path, err) != 0 ||
+                                       (got == 0 && json_array_end(&s->array, s->path, err) != 0))) {
             return -1;
         }
         s->size += got;
@@ -144,11 +173,14 @@ static int fill_records(struct source *s, size_t least, size_t *end, struct dt_e
             return 0;
         }
         if (*end == 0 && s->size > DT_SCAN_BYTES) {
-            return s->kind == SOURCE_JSONL ? dt_fail(err, DT_INVALID, "%s: record %lld: longer than %zu bytes", s->path,
-                                                     (long long)s->at.line + 1, DT_SCAN_BYTES)
-                                           : dt_fail(err, DT_INVALID, "%s:%lld: a record of more than %zu bytes%s",
-                                                     s->path, (long long)s->at.line + 1, DT_SCAN_BYTES,
-                                                     s->kind == SOURCE_CSV ? "; is a quote never closed?" : "");
+            return s->kind == SOURCE_JSONL || s->kind == SOURCE_JSON
+                       ? dt_fail(err, DT_INVALID,
+                                 "%s: record %lld: longer than %zu bytes (16 MiB), the most that a "
+                                 "JSON record may have; cut its text into several records",
+                                 s->path, (long long)s->at.line + 1, DT_SCAN_BYTES)
+                       : dt_fail(err, DT_INVALID, "%s:%lld: a record of more than %zu bytes%s", s->path,
+                                 (long long)s->at.line + 1, DT_SCAN_BYTES,
+                                 s->kind == SOURCE_CSV ? "; is a quote never closed?" : "");
         }
     }
     return 0;
@@ -190,6 +222,7 @@ int source_seek(struct source *s, const struct source_place *to, struct dt_error
     unpack_close(s->in);
     s->in = in;
     s->at = *to;
+    s->array = json_array_resume();
     s->ended = s->marked = s->joined = false;
     s->given = true;
     s->size = 0;
@@ -226,7 +259,7 @@ static int text_end(struct source *s, size_t *end, bool *open, struct dt_error *
     return 0;
 }
 
-int source_next(struct source *s, struct block *b, struct dt_error *err)
+int source_next(struct source *s, struct text_block *b, struct dt_error *err)
 {
     size_t end = 0;
     bool first = !s->given, open = false;

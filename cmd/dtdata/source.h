@@ -10,9 +10,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum source_kind { SOURCE_AUTO, SOURCE_TEXT, SOURCE_JSONL, SOURCE_CSV, SOURCE_TSV };
+/* SOURCE_JSON: an array of objects; its blocks are lines as those of SOURCE_JSONL. */
+enum source_kind { SOURCE_AUTO, SOURCE_TEXT, SOURCE_JSONL, SOURCE_CSV, SOURCE_TSV, SOURCE_JSON };
 /* By name: .jsonl, .ndjson, .csv, .tsv, also with .gz or .zst behind; anything else is text. */
 enum source_kind source_kind(const char *path);
+/* True for NAME.json, also with .gz or .zst behind, which begins as an array of objects does. */
+bool source_is_array(const char *path);
 /* The form of SOURCE_CSV and SOURCE_TSV. */
 const struct csv_form *source_csv_form(enum source_kind kind);
 
@@ -22,7 +25,7 @@ struct source_place {
     int64_t line;   /* number of lines before it */
 };
 
-struct block {
+struct text_block {
     struct source_place begin;
     bool first, last; /* the begin, the end of the file */
     bool joined;      /* the cut before it is no place for one: its ids depend on the block before */
@@ -31,7 +34,7 @@ struct block {
     char *text;
     size_t size, capacity;
 };
-void block_clear(struct block *b);
+void block_clear(struct text_block *b);
 
 struct source;
 enum { SOURCE_BLOCK_BYTES = 1 << 18 };
@@ -46,7 +49,7 @@ int source_seek(struct source *s, const struct source_place *to, struct dt_error
 /* The next block, in the memory of *b: 1, or 0 at the end. A file has at least one block. A NUL among the first
  * bytes is an error, and so is the byte order mark of UTF-16 or UTF-32, a line of more than DT_SCAN_BYTES, and
  * packed data that is damaged. */
-int source_next(struct source *s, struct block *b, struct dt_error *err);
+int source_next(struct source *s, struct text_block *b, struct dt_error *err);
 /* The first record of a CSV or TSV, with its line break; empty before the first block, and for other files. */
 const struct dt_text *source_header(const struct source *s);
 void source_close(struct source *s);

@@ -25,14 +25,14 @@ static int parse_number(const char *option, const char *text, int64_t most, int6
 
 static int parse_format(const char *text, enum source_kind *out)
 {
-    static const char *const names[] = {"text", "jsonl", "csv", "tsv"};
-    for (int i = 0; i < 4; i++) {
+    static const char *const names[] = {"text", "jsonl", "csv", "tsv", "json"};
+    for (int i = 0; i < 5; i++) {
         if (strcmp(text, names[i]) == 0) {
             *out = (enum source_kind)(SOURCE_TEXT + i);
             return 0;
         }
     }
-    return command_usage("--format %s: give text, jsonl, csv or tsv", text);
+    return command_usage("--format %s: give text, jsonl, json, csv or tsv", text);
 }
 
 static int parse_word(const char *option, const char *text, const char *yes, bool *out)

@@ -313,13 +313,15 @@ static int take_record(void *context, const unsigned char *text, size_t size, st
     return c->filling->text.size >= BLOCK_BYTES ? hand_out(c, err) : 0;
 }
 
-static int read_file(struct counting *c, const char *path, struct counting_result *result, struct dt_error *err)
+static int read_file(struct counting *c, const char *path, enum source_kind kind, struct counting_result *result,
+                     struct dt_error *err)
 {
     c->path = path;
     c->offset = 0;
     c->block = 0;
-    if (corpus_is_records(path)) {
-        if (corpus_read_records(path, c->o.text_key, take_record, c, &result->records, &result->marks, err) != 0) {
+    if (kind != SOURCE_TEXT) {
+        if (corpus_read_records(path, kind, c->o.text_key, take_record, c, &result->records, &result->marks, err) !=
+            0) {
             return -1;
         }
     } else {
@@ -342,7 +344,7 @@ static int read_all(struct counting *c, const struct corpus *corpus, struct coun
     for (size_t i = (size_t)first; i < corpus->count; i++) {
         c->file = (int64_t)i;
         c->skip = (int64_t)i == first ? c->runs.blocks : 0;
-        if (read_file(c, corpus->files[i].path, result, err) != 0) {
+        if (read_file(c, corpus->files[i].path, corpus->files[i].kind, result, err) != 0) {
             return -1;
         }
     }

@@ -163,6 +163,7 @@ static int parse(struct train_options *o, int argc, char **argv, struct dt_error
         {"save_every", required_argument, NULL, 'e'},
         {"threads", required_argument, NULL, 'j'},
         {"text_key", required_argument, NULL, 'k'},
+        {"text_column", required_argument, NULL, 'k'},
         {"keep_case", no_argument, NULL, 'c'},
         {"overwrite", no_argument, NULL, 'w'},
         {0},

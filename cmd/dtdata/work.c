@@ -42,7 +42,7 @@ void item_clear(struct item *i)
 
 enum source_kind work_kind(const struct work_form *form, size_t file)
 {
-    return form->format != SOURCE_AUTO ? form->format : source_kind(form->corpus->files[file].path);
+    return form->format != SOURCE_AUTO ? form->format : form->corpus->files[file].kind;
 }
 
 enum side work_side(const struct work_form *form, size_t file)

@@ -30,7 +30,7 @@ struct item {
     size_t file; /* in the corpus */
     enum source_kind kind;
     struct record_columns columns;
-    struct block block;
+    struct text_block block;
     bool needed[SIDES]; /* an earlier run has not written it there */
     bool failed;        /* with `err` */
     struct dt_error err;

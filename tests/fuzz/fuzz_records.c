@@ -42,7 +42,7 @@ int dt_fuzz(const uint8_t *data, size_t size)
                                .label_key = (choice & 8) != 0 ? "c" : NULL,
                                .replace = (choice & 16) != 0,
                                .skip = (choice & 32) != 0};
-    struct block b = {.text = dt_alloc(size), .size = size - 1};
+    struct text_block b = {.text = dt_alloc(size), .size = size - 1};
     memcpy(b.text, data + 1, size - 1);
     struct record_columns columns = {0};
     struct dt_error err = {0};

@@ -137,6 +137,16 @@ void data_files_close(struct data_files *f)
     *f = (struct data_files){0};
 }
 
+const char *data_format_of(const char *path)
+{
+    for (size_t i = 0; i < ROW_COUNT; i++) {
+        if (rows[i]->recognise(path)) {
+            return rows[i]->name;
+        }
+    }
+    return NULL;
+}
+
 static const struct data_ops *find_row(const char *glob, const char *format, const struct batch_layout *layout,
                                        struct dt_error *err)
 {

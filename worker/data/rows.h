@@ -16,6 +16,8 @@ struct data_files {
  * an error. tensors: token shards are no data for the model, so the error does not propose them. */
 int data_files_open(struct data_files *f, const char *glob, bool tensors, struct dt_error *err);
 void data_files_close(struct data_files *f);
+/* The name of the format that the file's first bytes tell; null: none. */
+const char *data_format_of(const char *path);
 /* The name of a field that the model reads and token shards cannot hold; null: there is none. */
 const char *data_tokens_lack(const struct batch_layout *layout);
 /* For `expect`: tells the kernel that bytes of a mapped file will be read soon. */

@@ -21,6 +21,8 @@ enum prefetch { PREFETCH_PRE, PREFETCH_POST, PREFETCH_NONE };
 /* auto: as is measured to be faster */
 enum graphs_wish { GRAPHS_AUTO, GRAPHS_ON, GRAPHS_OFF, GRAPHS_LAYERS };
 enum matmul_precision { MATMUL_HIGHEST, MATMUL_HIGH };
+enum encoding_errors { ENCODING_REFUSE, ENCODING_REPLACE };
+enum on_bad_record { BAD_RECORD_REFUSE, BAD_RECORD_SKIP };
 enum on_bad_image { BAD_IMAGE_REFUSE, BAD_IMAGE_SKIP };
 enum partial_accumulation { PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP };
 
@@ -44,7 +46,7 @@ struct job {
         struct model_sizes sizes; /* the values of ops->fields */
     } model;
     struct job_data {
-        struct dt_sources train; /* paths or globs of shards */
+        struct dt_sources train; /* paths or globs of shards or texts */
         const char *val;         /* path or glob; may be null */
         const char *format;      /* "auto", "tokens" (llm.c shards), "tensors" */
         const char *tokenizer;   /* null: as the shards say */
@@ -54,6 +56,9 @@ struct job {
         bool document_mask;   /* positions and attention begin anew in each document of a sample */
         int64_t document_end; /* the id that ends a document; -1: as the data say */
         int on_bad_image;     /* enum on_bad_image */
+        /* of texts, as the options of dtdata tokenize; pair, label, end and cache_dir may be null */
+        const char *text_key, *text_pair_key, *label_key, *end_token, *cache_dir;
+        int encoding_errors, on_bad_record; /* enum encoding_errors; enum on_bad_record */
     } data;
     struct job_transforms { /* of images; a size is one number for both sides, or height and width */
         struct dt_numbers resize, center_crop, random_crop, random_resized_crop; /* count 0: none */

@@ -51,8 +51,11 @@ static const struct dt_rule power = {.type = DT_RULE_NUMBER, .open_min = true, .
 static const struct dt_rule bucket = {.type = DT_RULE_NUMBER, .open_min = true, .max = 65536};
 static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
 static const struct dt_rule format = {.type = DT_RULE_CHOICE,
-                                      .choices = "auto|tokens|nanogpt|rows|tensors|imagefolder|idx|cifar10|cifar100",
-                                      .later = "synthetic|jsonl"};
+                                      .choices = "auto|tokens|nanogpt|rows|tensors|imagefolder|idx|cifar10|cifar100|"
+                                                 "text|jsonl|json|csv|tsv",
+                                      .later = "synthetic"};
+static const struct dt_rule encoding_errors = {.type = DT_RULE_ENUM, .choices = "refuse|replace"};
+static const struct dt_rule bad_record = {.type = DT_RULE_ENUM, .choices = "refuse|skip"};
 static const struct dt_rule bad_image = {.type = DT_RULE_ENUM, .choices = "refuse|skip"};
 static const struct dt_rule image_size = {.type = DT_RULE_NUMBERS, .min = 1, .max = 8192, .whole = true, .null = true};
 static const struct dt_rule padding = {.type = DT_RULE_INTEGER, .min = 0, .max = 4096};
@@ -142,12 +145,12 @@ static const struct dt_field model_fields[] = {
 #undef AT
 #define AT(member) offsetof(struct job_data, member)
 static const struct dt_field data_fields[] = {
-    {"train", NULL, "path or glob of the training shards, or a list of them with weights", AT(train), &sources},
-    {"val", "null", "path or glob of the shards for evaluation", AT(val), &string_or_null},
+    {"train", NULL, "path or glob of shards or texts to train on, or a list of them with weights", AT(train), &sources},
+    {"val", "null", "path or glob of shards or texts for evaluation", AT(val), &string_or_null},
     {"format", "\"auto\"",
      "tokens: llm.c or Megatron shards; nanogpt: ids without a header; rows: labelled rows; tensors: safetensors with "
      "what the model reads; "
-     "images: imagefolder, idx, cifar10, cifar100",
+     "images: imagefolder, idx, cifar10, cifar100; texts: text, jsonl, json, csv, tsv",
      AT(format), &format},
     {"tokenizer", "null", "tokenizer.json or its folder, or a name; as the shards say when null", AT(tokenizer),
      &string_or_null},
@@ -162,6 +165,19 @@ static const struct dt_field data_fields[] = {
      AT(document_end), &id_or_null},
     {"on_bad_image", "\"refuse\"", "an image that cannot be decoded ends the run, or is skipped and counted",
      AT(on_bad_image), &bad_image},
+    {"text_key", "\"text\"", "texts: where the text is in records", AT(text_key), &string},
+    {"text_pair_key", "null", "texts: where a second text is in labelled records", AT(text_pair_key), &string_or_null},
+    {"label_key", "null", "texts: where the label is in records, for models that classify", AT(label_key),
+     &string_or_null},
+    {"end_token", "null", "texts: what ends each document; eos_token of tokenizer_config.json when null", AT(end_token),
+     &string_or_null},
+    {"encoding_errors", "\"refuse\"", "texts: what is not UTF-8 ends the run, or is replaced by U+FFFD and counted",
+     AT(encoding_errors), &encoding_errors},
+    {"on_bad_record", "\"refuse\"", "texts: a broken record ends the run, or is skipped and counted", AT(on_bad_record),
+     &bad_record},
+    {"cache_dir", "null",
+     "texts: where their shards go; $XDG_CACHE_HOME/dtrun/texts, or ~/.cache/dtrun/texts, when null", AT(cache_dir),
+     &string_or_null},
     {0},
 };
 #undef AT

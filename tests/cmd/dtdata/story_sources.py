@@ -154,15 +154,51 @@ def test_the_end_is_that_of_the_configuration(tmp_path):
     (tmp_path / "t").write_text("a")
     _, err = dtdata("tokenize", "--tokenizer", folder, "-o", tmp_path / "o", tmp_path / "t", code=1)
     assert err == f"dtdata: {folder}/tokenizer.json: no eos_token in tokenizer_config.json beside it; name the token that ends documents with --end\n"
+    # what lies beside it says so, too: the last one of these is asked first
+    for name, what in (("config.json", {"eos_token_id": 7}), ("generation_config.json", {"eos_token_id": [8, 9]}), ("special_tokens_map.json", {"eos_token": "!"})):
+        (folder / name).write_text(json.dumps(what))
+        dtdata("tokenize", "--tokenizer", folder, "-o", tmp_path / "o", "--overwrite", tmp_path / "t")
+        assert shards(tmp_path / "o")[-1] == {"config.json": 7, "generation_config.json": 8}.get(name, json.load(open(f"{GOLDEN}/gpt2/tokenizer.json"))["model"]["vocab"]["!"])
     for token in "<|endoftext|>", {"content": "<|endoftext|>", "special": True}:
         (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": token}))
         dtdata("tokenize", "--tokenizer", folder, "-o", tmp_path / "o", "--overwrite", tmp_path / "t")
         assert shards(tmp_path / "o")[-1] == 0
     _, err = dtdata("tokenize", "--tokenizer", folder, "--end", "no such", "-o", tmp_path / "o", tmp_path / "t", code=1)
-    assert err == f"dtdata: --end no such: {folder}/tokenizer.json has no such token\n"
+    assert err == f"dtdata: --end: no such: {folder}/tokenizer.json has no such token\n"
 
 
 # ---- records ----
+
+def test_json_arrays(tmp_path):
+    """An array of objects is what its objects are one per line, packed or not. In a folder it is text, as it stands, as the rest of sources is."""
+    records = [{"id": i, "text": f"text {i}, with [brackets] and \"quotes\"", "label": "ab"[i % 2]} for i in range(300)]
+    (tmp_path / "a.json").write_text(json.dumps(records, indent=2))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    (tmp_path / "b.json.gz").write_bytes(gzip.compress(json.dumps(records).encode()))
+    for name, more in (("a.json", ()), ("a.jsonl", ()), ("b.json.gz", ("--format", "json"))):
+        dtdata("tokenize", "-o", tmp_path / f"o-{name}", "--val", 0, *more, tmp_path / name)
+        dtdata("tokenize", "-o", tmp_path / f"r-{name}", "--label_column", "label", tmp_path / name)
+    assert shards(tmp_path / "o-a.json") == shards(tmp_path / "o-a.jsonl") == shards(tmp_path / "o-b.json.gz")
+    assert len({(tmp_path / f"r-{name}" / "train-00000.safetensors").read_bytes() for name in ("a.json", "a.jsonl", "b.json.gz")}) == 1
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "x.json").write_text('[{"text": "a"}]')
+    (tmp_path / "package.json").write_text('{"name": "x"}')
+    dtdata("tokenize", "-o", tmp_path / "o-code", "--val", 0, tmp_path / "code", tmp_path / "package.json")
+    assert bytes(shards(tmp_path / "o-code")) == b'[{"text": "a"}]\0{"name": "x"}\0'
+    (tmp_path / "bad.json").write_text('[{"text": "a"}, {"text": 1}, {"text": "c"}]')
+    _, err = dtdata("tokenize", "-o", tmp_path / "p", tmp_path / "bad.json", code=1)
+    assert err == f'dtdata: {tmp_path}/bad.json: record 2: no string under "text"; name the key with --text_key\n'
+    _, err = dtdata("tokenize", "-o", tmp_path / "p", "--on_bad_record", "skip", tmp_path / "bad.json")
+    assert bytes(shards(tmp_path / "p")) == b"a\0c\0" and "skipped 1 broken record" in err
+    (tmp_path / "cut.json").write_text('[{"text": "a"}, {"text": "b')
+    _, err = dtdata("tokenize", "-o", tmp_path / "q", tmp_path / "cut.json", code=1)
+    assert err == f"dtdata: {tmp_path}/cut.json: the JSON array does not end: the file is cut short\n"
+    _, err = dtdata("tokenize", "-o", tmp_path / "q", "--format", "json", tmp_path / "a.jsonl", code=1)
+    assert err == f"dtdata: {tmp_path}/a.jsonl: no JSON array of objects; with one object per line say the format jsonl\n"
+    (tmp_path / "long.jsonl").write_text(json.dumps({"text": "x" * (40 << 20)}) + "\n")
+    _, err = dtdata("tokenize", "-o", tmp_path / "q", tmp_path / "long.jsonl", code=1)
+    assert err == f"dtdata: {tmp_path}/long.jsonl: record 1: longer than 16777216 bytes (16 MiB), the most that a JSON record may have; cut its text into several records\n"
+
 
 def test_csv_and_tsv(tmp_path):
     """Quotes, line breaks inside of them, byte order marks, CRLF; texts go to shards, rows to safetensors."""

@@ -148,6 +148,23 @@ def test_files_and_records_are_texts_of_their_own(tmp_path):
     assert json.loads(read(tmp_path / "one"))["model"]["merges"] == [["c", "d"], ["a", "b"], ["Ġ", "cd"], ["Ġ", "ab"]]
 
 
+def test_columns_are_texts(tmp_path):
+    """A CSV, a TSV and an array of objects have the tokenizer of the same texts one per line of JSON."""
+    texts = [f"word {i * i}, \"quoted\"\nand a second line" for i in range(200)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"body": t}) + "\n" for t in texts))
+    (tmp_path / "t.json").write_text(json.dumps([{"body": t} for t in texts], indent=1))
+    (tmp_path / "t.csv").write_text("id,body\n" + "".join('{},"{}"\n'.format(i, t.replace('"', '""')) for i, t in enumerate(texts)))
+    made = []
+    for name, key in (("t.jsonl", "--text_key"), ("t.json", "--text_key"), ("t.csv", "--text_column")):
+        dtdata("-v", 320, key, "body", "-o", tmp_path / f"tok-{name}", tmp_path / name)
+        made.append((tmp_path / f"tok-{name}" / "tokenizer.json").read_bytes())
+    assert made[0] == made[1] == made[2]
+    out, err = dtdata("-v", 320, "-o", tmp_path / "x", tmp_path / "t.csv", code=1)
+    assert err == f'dtdata: {tmp_path}/t.csv:1: no column "text" (there are id, body); name it with --text_column\n'
+    (tmp_path / "t.tsv").write_text("body\nlow low lower\n")
+    dtdata("-v", 260, "--text_column", "body", "-o", tmp_path / "tsv", tmp_path / "t.tsv")
+
+
 def peak_of(*args):
     p = subprocess.Popen([DTDATA, "train-tokenizer", *map(str, args)], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(p.pid, 0)

@@ -1,8 +1,9 @@
-/* covers: cmd/dtdata/source.c cmd/dtdata/csv.c cmd/dtdata/records.c cmd/dtdata/labels.c cmd/dtdata/utf8.c */
+/* covers: cmd/dtdata/source.c cmd/dtdata/csv.c cmd/dtdata/records.c cmd/dtdata/labels.c cmd/dtdata/utf8.c cmd/dtdata/json_array.c */
 /* The readers of dtdata tokenize: blocks of a file, records of CSV and JSON, labels, U+FFFD. */
 #include "base/file.h"
 #include "base/text.h"
 #include "cmd/dtdata/csv.h"
+#include "cmd/dtdata/json_array.h"
 #include "cmd/dtdata/labels.h"
 #include "cmd/dtdata/records.h"
 #include "cmd/dtdata/source.h"
@@ -174,7 +175,7 @@ static int check_blocks(const char *name, const char *text, size_t size, source_
 {
     char *path = write_text(name, text, size);
     struct source *s = NULL;
-    struct block b = {0}, again = {0};
+    struct text_block b = {0}, again = {0};
     struct dt_error err = {0};
     size_t at = 0;
     int count = 0;
@@ -246,7 +247,7 @@ static void test_header(void **state)
     static const char text[] = "\xef\xbb\xbf\"te\nxt\",label\r\na,b\r\n";
     char *path = write_text("h.csv", text, sizeof text - 1);
     struct source *s = NULL;
-    struct block b = {0};
+    struct text_block b = {0};
     struct dt_error err = {0};
     assert_int_equal(source_open(&s, path, SOURCE_AUTO, NULL, NULL, &err), 0);
     assert_int_equal(source_next(s, &b, &err), 1);
@@ -291,7 +292,7 @@ static void test_json_records(void **state)
     struct dt_text out;
     struct dt_error err = {0};
     struct tally *tally = dt_alloc(sizeof *tally);
-    struct block b = {.text = dt_strdup(lines), .size = sizeof lines - 1};
+    struct text_block b = {.text = dt_strdup(lines), .size = sizeof lines - 1};
     const struct record_form form = {.text_key = "text", .label_key = "l", .skip = true};
     dt_text_init(&out);
     assert_int_equal(records_of(&form, SOURCE_JSONL, "f", NULL, &b, tally, add_record, &out, &err), 0);
@@ -304,12 +305,100 @@ static void test_json_records(void **state)
     free(tally);
 }
 
+/* ---- arrays ---- */
+
+/* The lines of an array that comes in parts of `part` bytes; the error, if there is one. */
+static const char *lines_of(const char *array, size_t part)
+{
+    static char out[256];
+    struct json_array a = {0};
+    struct dt_error err = {0};
+    size_t size = strlen(array);
+    (void)snprintf(out, sizeof out, "%s", array);
+    for (size_t at = 0; at < size && err.text[0] == 0; at += part) {
+        (void)json_array_lines(&a, out + at, part < size - at ? part : size - at, "f", &err);
+    }
+    if (err.text[0] != 0 || json_array_end(&a, "f", &err) != 0) {
+        (void)snprintf(out, sizeof out, "%s", err.text);
+    }
+    return out;
+}
+
+static void test_arrays(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *array, *lines;
+    } cases[] = {
+        {"[{\"a\": 1}, {\"a\": 2}]", " {\"a\": 1}\n {\"a\": 2} "},
+        {"\xef\xbb\xbf [\n  {\n \"a\": [1,\n2]\n}\n,\r\n{}\n]\n", "\xef\xbb\xbf     {  \"a\": [1, 2] } \n\r {}   "},
+        {"[{\"a\": \"],[{\\\"\"},{\"\\\\\":\",\"}]", " {\"a\": \"],[{\\\"\"}\n{\"\\\\\":\",\"} "},
+        {"[\"a,b\",1]", " \"a,b\"\n1 "},
+        {"[]", "  "},
+        {"[{\"a\": \"x\ny\"}]", " {\"a\": \"x\ny\"} "}, /* no JSON, which the record will say */
+        {"[{}}, 1]", " {}}\n 1 "},
+        {"[{},]", "f: an element of the array is empty: a comma too many"},
+        {"[,{}]", "f: an element of the array is empty: a comma too many"},
+        {"[{}, {}", "f: the JSON array does not end: the file is cut short"},
+        {"[{}, \"]", "f: the JSON array does not end: the file is cut short"},
+        {" ", "f: the JSON array is missing: the file is empty"},
+        {"{}", "f: no JSON array of objects; with one object per line say the format jsonl"},
+        {"[{}]\n[{}]", "f: something stands behind the array; is it one object per line? Then say the format jsonl"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (size_t part = 1; part < 20; part++) {
+            assert_string_equal(lines_of(cases[i].array, part), cases[i].lines);
+        }
+    }
+}
+
+/* Blocks are the same from any begin on, as after a kill; records are numbered from the file's begin. */
+static void test_array_blocks(void **state)
+{
+    (void)state;
+    struct dt_text file;
+    struct dt_error err = {0};
+    char *path = dt_format("%s/long.json", folder);
+    dt_text_init(&file);
+    for (int i = 0; i < 60000; i++) {
+        dt_text_printf(&file, "%s{\n  \"id\": %d,\n  \"text\": \"it, [%d]\"\n}", i == 0 ? "[" : ",\n", i, i);
+    }
+    dt_text_puts(&file, "]\n");
+    assert_int_equal(dt_file_write(path, file.data, file.size, &err), 0);
+    assert_true(source_is_array(path));
+    struct source *s, *again;
+    struct text_block b = {0}, c = {0};
+    assert_int_equal(source_open(&s, path, SOURCE_JSON, NULL, NULL, &err), 0);
+    int blocks = 0, records = 0;
+    for (; source_next(s, &b, &err) > 0; blocks++) {
+        assert_int_equal(b.begin.line, records);
+        for (size_t i = 0; i < b.size; i++) {
+            records += b.text[i] == '\n';
+        }
+        assert_int_equal(source_open(&again, path, SOURCE_JSON, NULL, NULL, &err), 0);
+        assert_int_equal(source_seek(again, &b.begin, &err), 0);
+        assert_int_equal(source_next(again, &c, &err), 1);
+        assert_string_equal(c.text, b.text);
+        assert_int_equal(c.last, b.last);
+        source_close(again);
+    }
+    assert_int_equal(err.status, 0);
+    assert_int_equal(records, 60000 - 1);
+    assert_true(blocks > 5);
+    source_close(s);
+    block_clear(&b);
+    block_clear(&c);
+    dt_text_clear(&file);
+    free(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fields), cmocka_unit_test(test_ends),         cmocka_unit_test(test_replace),
-        cmocka_unit_test(test_labels), cmocka_unit_test(test_blocks),       cmocka_unit_test(test_header),
-        cmocka_unit_test(test_kinds),  cmocka_unit_test(test_json_records),
+        cmocka_unit_test(test_fields),       cmocka_unit_test(test_ends),         cmocka_unit_test(test_replace),
+        cmocka_unit_test(test_labels),       cmocka_unit_test(test_blocks),       cmocka_unit_test(test_header),
+        cmocka_unit_test(test_kinds),        cmocka_unit_test(test_json_records), cmocka_unit_test(test_arrays),
+        cmocka_unit_test(test_array_blocks),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

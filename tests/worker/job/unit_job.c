@@ -169,8 +169,8 @@ static void test_bad_keys(void **state)
             "\"warmup_step\": 3\n  }\n}",
             NULL, "job.json:5:5: training.warmup_step: unknown key; did you mean warmup_steps?\n");
     refused("{\"model\": {\"name\": \"gpt2\"}}", NULL,
-            "job.json: data.train: missing; add it (path or glob of the training shards, or a list of them with "
-            "weights)\n");
+            "job.json: data.train: missing; add it (path or glob of shards or texts to train on, or a list of "
+            "them with weights)\n");
     refused_with_models("{\"data\": {\"train\": \"x\"}}", "job.json: model.name: missing; give model.name (",
                         ") or model.load (a Hugging Face folder)\n");
     refused("", NULL, "job.json:1:1: empty; expected a JSON value\n");

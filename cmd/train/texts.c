@@ -1,0 +1,554 @@
+/* See the header. A cache entry is a folder whose name is a hash of all that decides its shards: the files' names,
+ * sizes and times, the tokenizer, the keys of the job. It gets this name when it is complete, by one rename. Until
+ * then it lies beside it under a name with that of the host. So the lock saves work, where hosts share it, and
+ * nothing breaks where a file system has none: who comes second takes what is there. */
+#include "cmd/train/texts.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/scan.h"
+#include "base/text.h"
+#include "cmd/dtdata/tokenize_run.h"
+#include "worker/data/rows.h"
+#include "worker/engine/world.h"
+#include "worker/model/models/encoders.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define ENTRY_FILE "texts.json" /* written last */
+#define REPORT_S 10.0
+enum { ENTRY_BYTES = 1 << 16, ENTRY_VERSION = 1, SHARD_TOKENS = 100000000 };
+
+/* One data.train, one of its list, or data.val. */
+struct source_texts {
+    const char *key, *path;
+    bool made;               /* shards are made of it; false: it only has a say in the classes */
+    struct data_files files; /* what the path matches */
+    struct corpus listed;    /* all files below */
+};
+
+struct texts {
+    struct job *job;
+    const char *tokenizer;
+    struct coder coder;
+    enum source_kind format;
+    bool numbers; /* labels are numbers of a regression */
+    int count;
+    struct source_texts *of;
+    struct corpus all; /* the files of all sources, which decide the classes of rows */
+    char *root;        /* the cache */
+};
+
+/* ---- what is text ---- */
+
+static bool format_kind(const char *format, enum source_kind *out)
+{
+    static const char *const names[] = {"auto", "text", "jsonl", "csv", "tsv", "json"};
+    for (int i = 0; i < 6; i++) {
+        if (strcmp(format, names[i]) == 0) {
+            *out = (enum source_kind)(SOURCE_AUTO + i);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static bool has_shards(const char *folder)
+{
+    static const char *const ends[] = {"bin", "safetensors"};
+    bool has = false;
+    for (int i = 0; i < 2 && !has; i++) {
+        glob_t found;
+        char *pattern = dt_format("%s/*.%s", folder, ends[i]);
+        has = glob(pattern, GLOB_NOSORT, NULL, &found) == 0;
+        if (has) {
+            globfree(&found);
+        }
+        free(pattern);
+    }
+    return has;
+}
+
+/* True if the source is text, with its files. What cannot be read is left to those that read data. */
+static bool find_files(const struct texts *x, struct source_texts *s)
+{
+    struct dt_error ignored;
+    bool text = x->format != SOURCE_AUTO;
+    if (is_folder(s->path)) {
+        if (!text && has_shards(s->path)) {
+            return false;
+        }
+        s->files = (struct data_files){.paths = dt_alloc(sizeof *s->files.paths), .count = 1};
+        s->files.paths[0] = dt_strdup(s->path);
+        return true;
+    }
+    if (data_files_open(&s->files, s->path, false, &ignored) != 0) {
+        return false;
+    }
+    const char *first = s->files.paths[0];
+    struct stat st;
+    if (text || is_folder(first) ||
+        (stat(first, &st) == 0 && S_ISREG(st.st_mode) && data_format_of(first) == NULL && corpus_is_text(first))) {
+        return true;
+    }
+    data_files_close(&s->files);
+    return false;
+}
+
+/* ---- the model ---- */
+
+/* The value of a whole number of the model, by its key; 0: it has none. */
+static int64_t model_number(const struct job_model *m, const char *key)
+{
+    for (const struct dt_field *f = m->ops->fields; f->key != NULL; f++) {
+        if (strcmp(f->key, key) == 0 && f->rule->type == DT_RULE_INTEGER) {
+            int64_t value;
+            memcpy(&value, m->sizes.bytes + f->offset, sizeof value);
+            return value;
+        }
+    }
+    return 0;
+}
+
+/* The sizes of an encoder; null: the model is none. */
+static const struct encoder *encoder_of(const struct job_model *m)
+{
+    const struct dt_field *f = m->ops->fields;
+    while (f->key != NULL && strcmp(f->key, "task") != 0) {
+        f++;
+    }
+    return f->key != NULL ? (const struct encoder *)(const void *)m->sizes.bytes : NULL;
+}
+
+static int check_model(struct texts *x, const struct source_texts *s, struct dt_error *err)
+{
+    const struct job *job = x->job;
+    const struct encoder *e = encoder_of(&job->model);
+    bool rows = job->data.label_key != NULL, judges = e != NULL;
+    if (judges && (e->task != ENCODER_SEQUENCES || e->problem_type == PROBLEM_CLASSES)) {
+        return dt_fail(err, DT_INVALID,
+                       "%s: %s is text, of which rows with one label each are made; for this task of %s give "
+                       "safetensors files",
+                       s->key, s->path, job->model.name);
+    }
+    x->numbers = rows && judges &&
+                 (e->problem_type == PROBLEM_NUMBERS || (e->problem_type == PROBLEM_BY_LABELS && e->num_labels == 1));
+    if (job->model.ops->positions == NULL) {
+        return dt_fail(err, DT_INVALID, "%s: %s is text, and %s reads none", s->key, s->path, job->model.name);
+    }
+    if (judges && !rows) {
+        return dt_fail(err, DT_INVALID,
+                       "%s: %s is text, and %s reads labelled rows: say in data.label_key where the labels are", s->key,
+                       s->path, job->model.name);
+    }
+    if (!judges && rows) {
+        return dt_fail(err, DT_INVALID, "data.label_key: %s reads texts without labels; remove it", job->model.name);
+    }
+    return 0;
+}
+
+/* data.tokenizer, or that of the folder of the weights. */
+static int open_tokenizer(struct texts *x, const struct source_texts *s, struct dt_error *err)
+{
+    const struct job *job = x->job;
+    x->tokenizer = job->data.tokenizer;
+    if (x->tokenizer == NULL && job->model.load != NULL) {
+        char *beside = dt_format("%s/tokenizer.json", job->model.load);
+        x->tokenizer = dt_file_exists(beside) ? job->model.load : NULL;
+        free(beside);
+    }
+    if (x->tokenizer == NULL) {
+        return dt_fail(err, DT_INVALID,
+                       "%s: %s is text: name a tokenizer.json or its folder in data.tokenizer, or \"bytes\" for one id "
+                       "per byte (dtdata train-tokenizer makes one of your text)",
+                       s->key, s->path);
+    }
+    if (coder_open(&x->coder, x->tokenizer, err) != 0) {
+        return dt_wrap(err, "data.tokenizer");
+    }
+    if (coder_end_with(&x->coder, job->data.end_token, err) != 0) {
+        return dt_wrap(err, "data.end_token");
+    }
+    int64_t vocabulary = model_number(&job->model, "vocab_size");
+    if (vocabulary > 0 && x->coder.vocabulary > vocabulary) {
+        return dt_fail(err, DT_INVALID,
+                       "model.vocab_size: %" PRId64 ": data.tokenizer %s has %" PRId64 " tokens; raise it to %" PRId64
+                       " or more",
+                       vocabulary, x->tokenizer, x->coder.vocabulary, x->coder.vocabulary);
+    }
+    return x->coder.end >= 0 || job->data.label_key != NULL
+               ? 0
+               : dt_fail(err, DT_INVALID,
+                         "data.tokenizer: %s: no eos_token in tokenizer_config.json beside it; name the token that "
+                         "ends documents in data.end_token",
+                         x->tokenizer);
+}
+
+/* ---- the cache ---- */
+
+static void fill_options(const struct texts *x, const char *dir, struct tokenize_options *o)
+{
+    const struct job_data *d = &x->job->data;
+    *o = (struct tokenize_options){.tokenizer = x->tokenizer,
+                                   .end = d->end_token,
+                                   .records = {.text_key = d->text_key,
+                                               .pair_key = d->text_pair_key,
+                                               .label_key = d->label_key,
+                                               .replace = d->encoding_errors == ENCODING_REPLACE,
+                                               .skip = d->on_bad_record == BAD_RECORD_SKIP},
+                                   .format = x->format,
+                                   .regression = x->numbers,
+                                   .max_length = d->label_key != NULL ? d->sequence_length : 0,
+                                   .threads = world_cores(),
+                                   .output = {.dir = dir, .shard_tokens = SHARD_TOKENS}};
+}
+
+static uint64_t hash_files(const struct corpus *c, uint64_t hash)
+{
+    char *here = getcwd(NULL, 0);
+    for (size_t i = 0; i < c->count; i++) {
+        const char *path = c->files[i].path;
+        struct stat st = {0};
+        (void)stat(path, &st);
+        /* the time of change is set by the kernel alone; that of modification by whoever copies or unpacks */
+        int64_t facts[] = {st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec, st.st_ctim.tv_sec, st.st_ctim.tv_nsec};
+        hash = *path != '/' && here != NULL ? XXH3_64bits_withSeed(here, strlen(here), hash) : hash;
+        hash = XXH3_64bits_withSeed(path, strlen(path), hash);
+        hash = XXH3_64bits_withSeed(facts, sizeof facts, hash);
+    }
+    free(here);
+    return hash;
+}
+
+static uint64_t key_of(const struct texts *x, const struct source_texts *s)
+{
+    struct tokenize_options o;
+    fill_options(x, "", &o);
+    uint64_t numbers[] = {ENTRY_VERSION,          tokenize_options_hash(&o), x->coder.hash,
+                          (uint64_t)x->coder.end, (uint64_t)x->coder.pad,    (uint64_t)x->coder.vocabulary};
+    uint64_t hash = hash_files(&s->listed, XXH3_64bits(numbers, sizeof numbers));
+    return x->job->data.label_key != NULL ? hash_files(&x->all, hash) : hash;
+}
+
+/* data.cache_dir, $XDG_CACHE_HOME/dtrun/texts or ~/.cache/dtrun/texts. The caller frees. */
+static char *cache_folder(const struct job *job, struct dt_error *err)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char *folder = job->data.cache_dir != NULL      ? dt_strdup(job->data.cache_dir)
+                   : cache != NULL && *cache == '/' ? dt_format("%s/dtrun/texts", cache)
+                   : home != NULL && *home == '/'   ? dt_format("%s/.cache/dtrun/texts", home)
+                                                    : NULL;
+    if (folder == NULL) {
+        (void)dt_fail(err, DT_INVALID,
+                      "data.cache_dir: where shards of the texts go is not known without HOME; name a folder");
+    }
+    return folder;
+}
+
+/* An entry that is complete: 1 with its shards as a glob, in *out; 0: there is none; -1: it is damaged. */
+static int find_entry(const char *folder, bool rows, char **out, struct dt_error *err)
+{
+    char *path = dt_format("%s/" ENTRY_FILE, folder);
+    struct dt_text text;
+    dt_text_init(&text);
+    int found = 0;
+    /* opened: a file server is asked, and not what is remembered of it */
+    char *root = dt_strdup(folder);
+    dt_file_strip(root);
+    int fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (is_folder(folder)) {
+        glob_t shards;
+        char *pattern = dt_format("%s/train-*.%s", folder, rows ? "safetensors" : "bin");
+        cJSON *tree = dt_file_read(path, ENTRY_BYTES, &text, err) == 0
+                          ? dt_scan_parse(dt_text_str(&text), text.size, path, NULL, err)
+                          : NULL;
+        const cJSON *count = cJSON_GetObjectItemCaseSensitive(tree, "shards");
+        size_t there = 0;
+        if (glob(pattern, GLOB_NOSORT, NULL, &shards) == 0) {
+            there = shards.gl_pathc;
+            globfree(&shards);
+        }
+        found = cJSON_IsNumber(count) && (size_t)count->valuedouble == there && there > 0 ? 1 : -1;
+        if (found < 0) {
+            (void)dt_fail(err, DT_INVALID, "%s: shards of it are missing; remove the folder, and it is made again",
+                          folder);
+            free(pattern);
+        } else {
+            *out = pattern;
+        }
+        cJSON_Delete(tree);
+    }
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    free(root);
+    dt_text_clear(&text);
+    free(path);
+    return found;
+}
+
+/* ---- making shards ---- */
+
+struct reports {
+    const char *key;
+    double begin_s, said_s;
+};
+
+static int64_t bytes_of(const struct corpus *c, size_t files)
+{
+    int64_t bytes = 0;
+    for (size_t i = 0; i < files; i++) {
+        bytes += c->files[i].size_bytes;
+    }
+    return bytes;
+}
+
+static void report(const struct output *o, void *context)
+{
+    struct reports *r = context;
+    double now_s = dt_now_s();
+    if (now_s - r->said_s < REPORT_S) {
+        return;
+    }
+    r->said_s = now_s;
+    const struct corpus *c = o->form->corpus;
+    const struct progress_side *at = &o->now[SIDE_TRAIN];
+    int64_t all = bytes_of(c, c->count), size = at->file < c->count ? c->files[at->file].size_bytes : 0;
+    /* of packed files the place is beyond their size */
+    double done = (double)(bytes_of(c, at->file) + (at->at.offset < size ? at->at.offset : size));
+    char text[32];
+    dt_text_say(stderr, "train: %s: %.0f %% of %s read, %" PRId64 " %s, %.0f s left", r->key,
+                all > 0 ? 100 * done / (double)all : 0, dt_text_bytes((double)all, text, sizeof text),
+                output_count(o, SIDE_TRAIN), o->form->labels != NULL ? "rows" : "tokens",
+                done > 0 ? (now_s - r->begin_s) * ((double)all / done - 1) : 0);
+}
+
+static int write_entry(const char *work, const struct source_texts *s, const struct tokenize_run *r,
+                       struct dt_error *err)
+{
+    struct dt_text t;
+    dt_text_init(&t);
+    dt_text_printf(&t, "{\n  \"shards\": %d,\n  \"count\": %" PRId64 ",\n  \"source\": ",
+                   output_shards(&r->output, SIDE_TRAIN), output_count(&r->output, SIDE_TRAIN));
+    dt_text_json(&t, s->path, strlen(s->path));
+    dt_text_puts(&t, ",\n  \"tokenizer\": ");
+    dt_text_json(&t, r->o.tokenizer, strlen(r->o.tokenizer));
+    dt_text_puts(&t, "\n}\n");
+    char *path = dt_format("%s/" ENTRY_FILE, work);
+    int result = dt_file_write(path, t.data, t.size, err);
+    free(path);
+    dt_text_clear(&t);
+    return result;
+}
+
+/* Makes the shards in `work`, in which an earlier run may have begun. */
+static int make_shards(const struct texts *x, const struct source_texts *s, const char *work, struct dt_error *err)
+{
+    struct tokenize_run *r = dt_alloc(sizeof *r);
+    struct reports reports = {.key = s->key, .begin_s = dt_now_s(), .said_s = dt_now_s()};
+    char bytes[32];
+    tokenize_run_init(r);
+    fill_options(x, work, &r->o);
+    r->o.output.overwrite = true; /* what lies there is ours: of a run that ended before the rename */
+    r->report = report;
+    r->report_context = &reports;
+    r->label_corpus = &x->all;
+    r->corpus.output = x->root;
+    int result = tokenize_run_open(r, s->files.paths, s->files.count, err);
+    if (result == 0) {
+        dt_text_say(stderr, "train: %s: %s: tokenizes %zu file%s, %s, with %s", s->key, s->path, r->corpus.count,
+                    r->corpus.count == 1 ? "" : "s",
+                    dt_text_bytes((double)bytes_of(&r->corpus, r->corpus.count), bytes, sizeof bytes), r->o.tokenizer);
+        result = tokenize_run_write(r, err);
+        if (result != 0) {
+            (void)tokenize_run_give_up(r, err);
+        }
+    }
+    result = result == 0 ? write_entry(work, s, r, err) : result;
+    if (result == 0) {
+        dt_text_say(stderr, "train: %s: %" PRId64 " %s in %.1f s", s->key, output_count(&r->output, SIDE_TRAIN),
+                    r->form.labels != NULL ? "rows" : "tokens", dt_now_s() - reports.begin_s);
+        tokenize_run_say_left_out(r);
+    }
+    tokenize_run_close(r);
+    free(r);
+    return result;
+}
+
+/* Gives the folder its name. What another host has made meanwhile is the same. */
+static int publish(const char *work, const char *folder, struct dt_error *err)
+{
+    char *root = dt_strdup(folder);
+    dt_file_strip(root);
+    int result = rename(work, folder) == 0 || errno == EEXIST || errno == ENOTEMPTY ? dt_file_sync_dir(root, err)
+                                                                                    : dt_fail_errno(err, "%s", folder);
+    free(root);
+    return result;
+}
+
+static int lock_entry(const char *path, const struct source_texts *s, struct dt_error *err)
+{
+    int fd = dt_file_open_lock(path, err);
+    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        return fd;
+    }
+    const char *rank = getenv("LOCAL_RANK");
+    if (errno == EWOULDBLOCK && (rank == NULL || strcmp(rank, "0") == 0)) {
+        dt_text_say(stderr, "train: %s: %s: waits for another process, which tokenizes it", s->key, s->path);
+    }
+    while (flock(fd, LOCK_EX) != 0) {
+        if (errno != EINTR) { /* no locks here: whoever comes second takes what is there */
+            break;
+        }
+    }
+    return fd;
+}
+
+static int find_or_make(const struct texts *x, const struct source_texts *s, char **out, struct dt_error *err)
+{
+    char host[256] = "", *folder = dt_format("%s/%016" PRIx64, x->root, key_of(x, s));
+    (void)gethostname(host, sizeof host - 1);
+    char *work = dt_format("%s.%s", folder, host), *lock_path = dt_format("%s.lock", folder);
+    bool rows = x->job->data.label_key != NULL;
+    int found = find_entry(folder, rows, out, err), lock = -1;
+    if (found == 0) {
+        lock = dt_file_mkdirs(x->root, err) == 0 ? lock_entry(lock_path, s, err) : -1;
+        found = lock < 0 ? -1 : find_entry(folder, rows, out, err);
+    }
+    if (found == 0) {
+        found = make_shards(x, s, work, err) == 0 && publish(work, folder, err) == 0
+                    ? find_entry(folder, rows, out, err)
+                    : -1;
+    }
+    if (lock >= 0) {
+        if (found == 1) {
+            (void)dt_file_remove_tree(work, NULL);
+        }
+        (void)close(lock);
+    }
+    free(lock_path);
+    free(work);
+    free(folder);
+    return found == 1 ? 0 : dt_wrap(err, "%s", s->key);
+}
+
+/* ---- the job ---- */
+
+static int list_files(struct texts *x, struct source_texts *s, struct dt_error *err)
+{
+    s->listed.names_only = x->all.names_only = true;
+    s->listed.output = x->all.output = x->root;
+    for (size_t i = 0; i < s->files.count; i++) {
+        if (corpus_add(&s->listed, s->files.paths[i], err) != 0 ||
+            (x->job->data.label_key != NULL && corpus_add(&x->all, s->files.paths[i], err) != 0)) {
+            return dt_wrap(err, "%s", s->key);
+        }
+    }
+    return 0;
+}
+
+/* Notes a source, if it is text. */
+static int add(struct texts *x, const char *key, const char *path, bool made, struct dt_error *err)
+{
+    struct source_texts s = {.key = key, .path = path, .made = made};
+    if (!find_files(x, &s)) {
+        return 0;
+    }
+    x->of = dt_realloc(x->of, (size_t)(x->count + 1) * sizeof *x->of);
+    x->of[x->count++] = s;
+    if (x->root == NULL && (x->root = cache_folder(x->job, err)) == NULL) {
+        return -1;
+    }
+    return check_model(x, &s, err) != 0 || (x->count == 1 && open_tokenizer(x, &s, err) != 0) ||
+                   list_files(x, &x->of[x->count - 1], err) != 0
+               ? -1
+               : 0;
+}
+
+/* The glob of the shards that stand for a source; null: it is no text. */
+static const char *shards_of(const struct texts *x, char *const *shards, const char *path)
+{
+    for (int i = 0; i < x->count; i++) {
+        if (x->of[i].path == path) {
+            return shards[i];
+        }
+    }
+    return NULL;
+}
+
+static void replace(struct texts *x, char *const *shards)
+{
+    struct job_data *d = &x->job->data;
+    struct dt_arena *arena = &x->job->arena;
+    struct dt_source *of = dt_arena_alloc(arena, (size_t)d->train.count * sizeof *of + 1);
+    for (int i = 0; i < d->train.count; i++) {
+        const char *now = shards_of(x, shards, d->train.of[i].path);
+        of[i] = d->train.of[i];
+        of[i].path = now != NULL ? dt_arena_strdup(arena, now) : of[i].path;
+    }
+    d->train.of = of;
+    const char *val = d->val != NULL ? shards_of(x, shards, d->val) : NULL;
+    d->val = val != NULL ? dt_arena_strdup(arena, val) : d->val;
+    d->format = x->format != SOURCE_AUTO ? "auto" : d->format;
+}
+
+static int make_all(struct texts *x, struct dt_error *err)
+{
+    char **shards = dt_alloc((size_t)x->count * sizeof *shards);
+    int result = 0;
+    for (int i = 0; i < x->count && result == 0; i++) {
+        result = x->of[i].made ? find_or_make(x, &x->of[i], &shards[i], err) : 0;
+    }
+    if (result == 0) {
+        replace(x, shards);
+    }
+    for (int i = 0; i < x->count; i++) {
+        free(shards[i]);
+    }
+    free(shards);
+    return result;
+}
+
+int texts_prepare(struct job *job, struct dt_error *err)
+{
+    struct texts x = {.job = job};
+    int result = 0;
+    if (!format_kind(job->data.format, &x.format) || (job->model.ops->positions == NULL && x.format == SOURCE_AUTO)) {
+        return 0;
+    }
+    /* an evaluation numbers the classes as the training did */
+    bool train = !job->evaluates || job->data.label_key != NULL;
+    for (int i = 0; i < job->data.train.count && result == 0 && train; i++) {
+        result = add(&x, JOB_DATA_KEY, job->data.train.of[i].path, !job->evaluates, err);
+    }
+    if (result == 0 && job->data.val != NULL && *job->data.val != 0) {
+        result = add(&x, "data.val", job->data.val, true, err);
+    }
+    result = result == 0 && x.count > 0 ? make_all(&x, err) : result;
+    for (int i = 0; i < x.count; i++) {
+        data_files_close(&x.of[i].files);
+        corpus_close(&x.of[i].listed);
+    }
+    free(x.of);
+    free(x.root);
+    corpus_close(&x.all);
+    coder_close(&x.coder);
+    return result;
+}

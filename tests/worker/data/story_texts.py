@@ -1,0 +1,293 @@
+# covers: cmd/train/texts.c cmd/train/texts.h cmd/dtdata/tokenize_run.c cmd/dtdata/tokenize_run.h
+"""data.train and data.val name texts: the run is that of the shards which dtdata tokenize makes of them, bit for bit. They are made once, whoever asks at
+the same time and however often it is killed."""
+
+import gzip
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+import support
+import training
+
+LENGTH = 16
+WORDS = "the quick brown fox jumps over lazy dogs, while 12 of 345 birds sing a song.".split()
+
+
+def text(seed, words=400):
+    r = random.Random(seed)
+    return "".join(r.choice(WORDS) + r.choice((" ", " ", "\n")) for _ in range(words))
+
+
+def write_corpus(folder):
+    """Text, packed text, records, folders in folders."""
+    (folder / "deep").mkdir(parents=True)
+    (folder / "a.txt").write_text(text(1))
+    (folder / "b.txt.gz").write_bytes(gzip.compress(text(2).encode()))
+    subprocess.run(["zstd", "-q", "-o", str(folder / "c.txt.zst")], input=text(3).encode(), check=True)
+    (folder / "d.jsonl").write_text("".join(json.dumps({"id": i, "body": text(10 + i, 20)}) + "\n" for i in range(30)))
+    (folder / "deep" / "e.md").write_text(text(4))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    write_corpus(folder / "corpus")
+    (folder / "held.txt").write_text(text(99))
+    dtdata("train-tokenizer", "-v", "300", "-o", folder / "tok", "--text_key", "body", folder / "corpus")
+    return folder
+
+
+def dtdata(*args):
+    p = subprocess.run([support.program("dtdata"), *map(str, args)], capture_output=True, text=True, timeout=support.DEADLINE_S)
+    assert p.returncode == 0, p
+    return p
+
+
+def make_job(folder, place, name="job.json", model=None, training_keys=None, **data):
+    path = folder / name
+    path.write_text(json.dumps({
+        "model": {"name": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": LENGTH, "vocab_size": 300, **(model or {})},
+        "data": {"train": str(place / "corpus"), "val": str(place / "held.txt"), "tokenizer": str(place / "tok"), "text_key": "body", "sequence_length": LENGTH,
+                 "cache_dir": str(folder / "cache"), **data},
+        "training": {"threads": 1, "batch_size_per_gpu": 2, "max_steps": 6, "eval_every_n_steps": 3, **(training_keys or {})},
+        "checkpointing": {"save_every_n_steps": 0},
+        "logging": {"log_every_n_steps": 1},
+    }))
+    return str(path)
+
+
+def train(job, out, ranks=1, sets=(), code=0, **more):
+    result = training.train(job, str(out), ranks=ranks, sets=sets, **more)
+    assert (result.code == 0) == (code == 0), result
+    return result
+
+
+def plan(job, *sets):
+    """train --plan, which looks at the data and trains nothing."""
+    args = [support.program("train"), "--plan", *(word for s in sets for word in ("--set", s)), job]
+    return subprocess.run(args, capture_output=True, text=True, timeout=support.DEADLINE_S, env=support.clean_env())
+
+
+def refused(job, words, *sets):
+    p = plan(job, *sets)
+    assert p.returncode == 2 and words in p.stderr and p.stderr.count("\n") == 1, p
+
+
+def numbers(out):
+    return [{k: r.get(k) for k in ("step", "loss", "val_loss", "val_bits_per_byte", "val_accuracy")} for r in map(json.loads, (out / "metrics.jsonl").open())]
+
+
+def entries(folder):
+    return sorted(x for x in os.listdir(folder / "cache") if "." not in x)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_as_with_shards(tmp_path, place, ranks):
+    shards = [tmp_path / "train", tmp_path / "val"]
+    for out, source in zip(shards, ("corpus", "held.txt")):
+        dtdata("tokenize", "-o", out, "--tokenizer", place / "tok", "--text_key", "body", "--val", "0", place / source)
+    by_shards = make_job(tmp_path, place, "shards.json", train=f"{shards[0]}/train-*.bin", val=f"{shards[1]}/train-*.bin")
+    by_text = make_job(tmp_path, place)
+    train(by_shards, tmp_path / "a", ranks)
+    said = train(by_text, tmp_path / "b", ranks).err
+    assert f"train: data.train: {place}/corpus: tokenizes 5 files, " in said and f"train: data.val: {place}/held.txt: tokenizes 1 file, " in said, said
+    assert numbers(tmp_path / "a") == numbers(tmp_path / "b") and numbers(tmp_path / "b")[-1]["val_bits_per_byte"] > 0
+    assert training.hash_of(tmp_path / "a") == training.hash_of(tmp_path / "b")
+    for k, out in enumerate(shards):  # ids and all that the JSON says of them
+        made = [tmp_path / "cache" / x for x in entries(tmp_path) if json.loads((tmp_path / "cache" / x / "texts.json").read_text())["source"] == str(place / ("corpus", "held.txt")[k])]
+        assert len(made) == 1 and (made[0] / "train-00000.bin").read_bytes() == (out / "train-00000.bin").read_bytes()
+        assert (made[0] / "train-00000.bin.json").read_text() == (out / "train-00000.bin.json").read_text()
+    assert json.loads((tmp_path / "b" / "job.json").read_text())["data"]["train"] == str(place / "corpus")
+    assert len(os.listdir(tmp_path / "cache")) == 4, "two folders and their locks"
+    # the same texts, and so the same samples: a run goes on with either
+    assert "tokenizes" not in train(by_text, tmp_path / "b", ranks, ["training.max_steps=8"]).err
+    assert "tokenizes" not in train(by_text, tmp_path / "a", ranks, ["training.max_steps=8"]).err
+    assert training.hash_of(tmp_path / "a") == training.hash_of(tmp_path / "b")
+
+
+def test_changed_texts(tmp_path, place):
+    corpus = write_corpus(tmp_path / "corpus")
+    job = make_job(tmp_path, place, train=str(corpus))
+    train(job, tmp_path / "out")
+    first = entries(tmp_path)
+    times = os.stat(corpus / "a.txt")
+    (corpus / "a.txt").write_text(text(1).replace("fox", "cat"))
+    os.utime(corpus / "a.txt", ns=(times.st_atime_ns, times.st_mtime_ns))  # size and time are what they were
+    p = train(job, tmp_path / "out", sets=["training.max_steps=8"], code=1)
+    assert "tokenizes 5 files" in p.err and "data.train: train-00000.bin is not what it was" in p.err, p
+    assert len(entries(tmp_path)) == len(first) + 1
+    train(job, tmp_path / "out", sets=["training.max_steps=8", "checkpointing.accept=data.train"])
+    # another tokenizer, another key of the text
+    assert "tokenizes" not in plan(job).stderr
+    assert plan(job, "data.tokenizer=bytes").stderr.count("tokenizes") == 2
+    assert plan(job, "data.text_key=id", "data.train=" + str(corpus / "a.txt")).stderr.count("tokenizes") == 2
+
+
+def test_many_at_once(tmp_path, place):
+    """The first makes them. All others wait for it, and find them."""
+    job = make_job(tmp_path, place)
+    args = [support.program("train"), "--plan", job]
+    all_of = [subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=support.clean_env()) for _ in range(6)]
+    said = [p.communicate(timeout=support.DEADLINE_S)[1] for p in all_of]
+    assert [p.returncode for p in all_of] == [0] * 6 and sum(s.count("tokenizes") for s in said) >= 2, said
+    assert sum("data.train: " + str(place / "corpus") + ": tokenizes" in s for s in said) == 1, said
+    assert len(entries(tmp_path)) == 2
+
+
+def test_two_hosts_without_locks(tmp_path, place):
+    """Whoever comes second takes what is there: a folder of another host's, which is not finished, is neither used nor removed."""
+    job = make_job(tmp_path, place)
+    plan(job)
+    cache = tmp_path / "cache"
+    names = entries(tmp_path)
+    (cache / f"{names[0]}.elsewhere").mkdir()
+    (cache / f"{names[0]}.elsewhere" / "train-00000.bin").write_bytes(b"half")
+    train(job, tmp_path / "out")
+    assert (cache / f"{names[0]}.elsewhere").exists() and entries(tmp_path) == names
+
+
+def test_killed(tmp_path):
+    """A kill leaves complete shards, and the next run goes on behind them. Nothing that is half done is taken for whole."""
+    source, job = tmp_path / "big.txt", tmp_path / "job.json"
+    piece = text(7, 20000).encode()
+    with open(source, "wb") as f:
+        for _ in range(110000000 // len(piece)):
+            f.write(piece)
+    job.write_text(json.dumps({
+        "model": {"name": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": LENGTH, "vocab_size": 256},
+        "data": {"train": str(source), "tokenizer": "bytes", "cache_dir": str(tmp_path / "cache")}, "training": {"threads": 1, "max_steps": 1},
+    }))
+    p = subprocess.Popen([support.program("train"), "--plan", str(job)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=support.clean_env())
+    support.wait_until(lambda: list((tmp_path / "cache").glob("*/.unfinished")) or p.poll() is not None, "the begin")
+    p.send_signal(signal.SIGSTOP)  # as if it had worked for 10 s: then it says how far it is
+    time.sleep(10.5)
+    p.send_signal(signal.SIGCONT)
+    support.wait_until(lambda: list((tmp_path / "cache").glob("*/.unfinished/progress.json")) or p.poll() is not None, "a complete shard")
+    p.send_signal(signal.SIGKILL)
+    said = p.communicate()[1]
+    assert re.search(r"train: data\.train: \d+ % of 10\d MiB read, \d+ tokens, \d+ s left\n", said), said
+    if p.returncode != -signal.SIGKILL:
+        pytest.skip("it was done before the kill")
+    assert entries(tmp_path) == []
+    q = plan(str(job))
+    assert q.returncode == 0 and "goes on behind 1 complete shard" in q.stderr, q
+    (entry,) = entries(tmp_path)
+    assert sorted(os.listdir(tmp_path / "cache" / entry)) == ["texts.json", "train-00000.bin", "train-00000.bin.json", "train-00001.bin", "train-00001.bin.json"]
+    assert sum(os.path.getsize(x) - 1024 for x in (tmp_path / "cache" / entry).glob("*.bin")) == 2 * (os.path.getsize(source) + 1)
+    assert sorted(os.listdir(tmp_path / "cache")) == [entry, entry + ".lock"]
+    os.remove(tmp_path / "cache" / entry / "train-00001.bin")
+    refused(str(job), "shards of it are missing; remove the folder, and it is made again")
+
+
+def test_globs_and_mixtures(tmp_path, place):
+    dtdata("tokenize", "-o", tmp_path / "shards", "--tokenizer", place / "tok", "--val", "0", place / "held.txt")
+    source = [{"path": str(place / "corpus" / "*.txt*"), "weight": 3}, {"path": str(tmp_path / "shards" / "train-*.bin"), "weight": 1}]
+    said = train(make_job(tmp_path, place, train=source), tmp_path / "out").err
+    assert said.count("tokenizes 3 files") == 1 and "data.train: 75 % of the samples are from " in said, said
+
+
+def test_the_cache_among_the_texts(tmp_path, place):
+    corpus = write_corpus(tmp_path / "corpus")
+    job = make_job(tmp_path, place, train=str(corpus), val=None, cache_dir=str(corpus / "cache"))
+    assert "tokenizes 5 files" in plan(job, "training.eval_every_n_steps=0").stderr
+    assert "tokenizes" not in plan(job, "training.eval_every_n_steps=0").stderr
+
+
+def test_beside_the_weights(tmp_path, place):
+    """Without data.tokenizer it is that of model.load."""
+    train(make_job(tmp_path, place), tmp_path / "first")
+    load = tmp_path / "first" / "model"
+    assert (load / "tokenizer.json").exists()
+    job = make_job(tmp_path, place, "again.json", tokenizer=None)
+    made = json.loads(open(job).read())
+    made["model"] = {"load": str(load)}
+    open(job, "w").write(json.dumps(made))
+    train(job, tmp_path / "second")
+
+
+def test_where_the_cache_is(tmp_path, place):
+    job = make_job(tmp_path, place, cache_dir=None)
+    for name, folder in (("XDG_CACHE_HOME", "dtrun/texts"), ("HOME", ".cache/dtrun/texts")):
+        env = {k: v for k, v in support.clean_env().items() if k != "XDG_CACHE_HOME"}
+        env[name] = str(tmp_path / name)
+        p = subprocess.run([support.program("train"), "--plan", job], capture_output=True, text=True, env=env, timeout=support.DEADLINE_S)
+        assert p.returncode == 0 and len(list((tmp_path / name / folder).glob("*/texts.json"))) == 2, p
+
+
+def test_refusals(tmp_path, place):
+    job = make_job(tmp_path, place)
+    corpus, tok = place / "corpus", place / "tok"
+    refused(job, f"train: data.train: {corpus} is text: name a tokenizer.json or its folder in data.tokenizer", "data.tokenizer=null")
+    refused(job, f"train: model.vocab_size: 290: data.tokenizer {tok} has 300 tokens; raise it to 300 or more", "model.vocab_size=290")
+    refused(job, "data.label_key: gpt2 reads texts without labels; remove it", "data.label_key=x")
+    refused(job, "data.end_token: <none>: ", "data.end_token=<none>")
+    assert not (tmp_path / "cache").exists()
+    assert plan(job).returncode == 0  # data.val is there from now on
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"good words \xff and more" * 9)
+    p = plan(job, f"data.train={bad}")
+    assert p.returncode == 2 and f"train: data.train: {bad}" in p.stderr and "not UTF-8" in p.stderr, p
+    p = plan(job, f"data.train={bad}", "data.encoding_errors=replace")
+    assert p.returncode == 0 and "replaced 9 parts" in p.stderr, p
+    records = tmp_path / "r.jsonl"
+    records.write_text(json.dumps({"body": text(5)}) + "\n{broken\n")
+    p = plan(job, f"data.train={records}")
+    assert p.returncode == 2 and "r.jsonl" in p.stderr, p
+    p = plan(job, f"data.train={records}", "data.on_bad_record=skip")
+    assert p.returncode == 0 and "skipped 1 broken record" in p.stderr, p
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    p = plan(job, f"data.train={empty}")
+    assert p.returncode == 2 and "no text" in p.stderr, p
+    # what is no text stays what it was
+    binary = tmp_path / "x.bin"
+    binary.write_bytes(bytes(5000))
+    refused(job, "neither a token shard nor a safetensors file", f"data.train={binary}")
+    refused(job, "no such file", f"data.train={tmp_path}/none-*.txt")
+    small = tmp_path / "small.txt"
+    small.write_text("a b")
+    p = plan(job, f"data.train={small}")
+    assert p.returncode == 2 and "too few for one sample" in p.stderr, p
+    if os.geteuid() != 0:
+        closed = tmp_path / "closed"
+        closed.mkdir(mode=0o500)
+        assert plan(job, f"data.cache_dir={closed}/x").returncode != 0
+
+
+def sms(path, rows, seed):
+    r = random.Random(seed)
+    path.write_text("kind,body\n" + "".join(f'{r.choice(("ham", "spam", "other"))},"{text(seed * 100 + i, r.randint(1, 9)).strip()}"\n' for i in range(rows)))
+    return path
+
+
+def bert(tmp_path, place, name="bert.json", **data):
+    job = json.loads(open(make_job(tmp_path, place, name, **data)).read())
+    job["model"] = {"name": "bert", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 300,
+                    "max_position_embeddings": LENGTH, "num_labels": 3}
+    (tmp_path / name).write_text(json.dumps(job))
+    return str(tmp_path / name)
+
+
+def test_labelled_rows(tmp_path, place):
+    """Rows of a CSV are those of dtdata tokenize. The classes are those of data.train and data.val together, also when only one is read."""
+    a, b = sms(tmp_path / "a.csv", 60, 1), tmp_path / "b.csv"
+    b.write_text('kind,body\nspam,"buy the fox"\nspam,"lazy dogs"\nother,"a song"\n')
+    dtdata("tokenize", "-o", tmp_path / "rows", "--tokenizer", place / "tok", "--text_column", "body", "--label_column", "kind", "--max_length", LENGTH, a)
+    dtdata("tokenize", "-o", tmp_path / "held", "--tokenizer", place / "tok", "--text_column", "body", "--label_column", "kind", "--labels", "ham,other,spam",
+           "--max_length", LENGTH, b)
+    by_rows = bert(tmp_path, place, "rows.json", train=f"{tmp_path}/rows/train-*", val=f"{tmp_path}/held/train-*")
+    by_text = bert(tmp_path, place, train=str(a), val=str(b), label_key="kind")
+    train(by_rows, tmp_path / "1", 2)
+    train(by_text, tmp_path / "2", 2)
+    assert numbers(tmp_path / "1") == numbers(tmp_path / "2") and numbers(tmp_path / "2")[-1]["val_accuracy"] is not None
+    assert training.hash_of(tmp_path / "1") == training.hash_of(tmp_path / "2")
+    refused(by_text, "is text, and bert reads labelled rows: say in data.label_key where the labels are", "data.label_key=null")
+    p = subprocess.run([support.program("train"), "--evaluate", str(tmp_path / "2"), by_text], capture_output=True, text=True, env=support.clean_env())
+    assert p.returncode == 0 and "tokenizes" not in p.stderr, p
