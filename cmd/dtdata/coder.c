@@ -1,15 +1,14 @@
 /* See the header. */
 #include "cmd/dtdata/coder.h"
 
-#include "base/file.h"
-#include "base/scan.h"
+#include "worker/data/tokenizers/special_tokens.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-enum { BYTES_VOCABULARY = 256, BYTES_END = 0, CONFIG_BYTES = 1 << 24 };
+enum { BYTES_VOCABULARY = 256, BYTES_END = 0 };
 
 /* "gpt2" of gpt2/tokenizer.json, "mine" of mine.json. */
 static void name_of(const char *path, char out[SHARD_TOKENIZER_BYTES])
@@ -27,36 +26,23 @@ static void name_of(const char *path, char out[SHARD_TOKENIZER_BYTES])
     free(copy);
 }
 
-/* The id of a token of tokenizer_config.json: a string, or an object with "content". -1: there is none. */
-static int32_t special_id(const struct coder *c, const cJSON *config, const char *key)
+static int32_t special_id(const struct coder *c, const cJSON *tokens, const char *key)
 {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(config, key);
-    v = cJSON_IsObject(v) ? cJSON_GetObjectItemCaseSensitive(v, "content") : v;
-    const char *token = cJSON_GetStringValue(v);
+    const char *token = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(tokens, key));
     return token != NULL ? tokenizer_id(c->tokenizer, token, strlen(token)) : -1;
 }
 
-/* Reads tokenizer_config.json, if there is one. */
+/* Reads what stands beside tokenizer.json. */
 static int read_config(struct coder *c, struct dt_error *err)
 {
-    char *folder = dt_strdup(c->path);
-    dt_file_strip(folder);
-    char *path = dt_format("%s/tokenizer_config.json", folder);
-    struct dt_text text;
-    dt_text_init(&text);
-    int result = 0;
-    if (dt_file_exists(path)) {
-        result = dt_file_read(path, CONFIG_BYTES, &text, err);
-        cJSON *config = result == 0 ? dt_scan_parse_others(dt_text_str(&text), text.size, path, err) : NULL;
-        result = config != NULL ? 0 : -1;
-        c->end = special_id(c, config, "eos_token");
-        c->pad = special_id(c, config, "pad_token");
-        cJSON_Delete(config);
+    cJSON *tokens = special_tokens_read(c->path, err);
+    if (tokens == NULL) {
+        return -1;
     }
-    dt_text_clear(&text);
-    free(path);
-    free(folder);
-    return result;
+    c->end = special_id(c, tokens, "eos_token");
+    c->pad = special_id(c, tokens, "pad_token");
+    cJSON_Delete(tokens);
+    return 0;
 }
 
 /* The padding of tokenizers whose configuration names none. */

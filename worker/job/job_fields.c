@@ -49,9 +49,10 @@ static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
 static const struct dt_rule power = {.type = DT_RULE_NUMBER, .open_min = true, .max = 100};
 static const struct dt_rule bucket = {.type = DT_RULE_NUMBER, .open_min = true, .max = 65536};
 static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
-static const struct dt_rule format = {.type = DT_RULE_CHOICE,
-                                      .choices = "auto|tokens|nanogpt|rows|tensors|imagefolder|idx|cifar10|cifar100",
-                                      .later = "synthetic|jsonl"};
+static const struct dt_rule format = {
+    .type = DT_RULE_CHOICE,
+    .choices = "auto|tokens|nanogpt|rows|tensors|multiple_choice|imagefolder|idx|cifar10|cifar100",
+    .later = "synthetic|jsonl"};
 static const struct dt_rule bad_image = {.type = DT_RULE_ENUM, .choices = "refuse|skip"};
 static const struct dt_rule image_size = {.type = DT_RULE_NUMBERS, .min = 1, .max = 8192, .whole = true, .null = true};
 static const struct dt_rule padding = {.type = DT_RULE_INTEGER, .min = 0, .max = 4096};
@@ -131,7 +132,7 @@ static const struct dt_field data_fields[] = {
     {"val", "null", "path or glob of the shards for evaluation", AT(val), &string_or_null},
     {"format", "\"auto\"",
      "tokens: llm.c or Megatron shards; nanogpt: ids without a header; rows: labelled rows; tensors: safetensors with "
-     "what the model reads; "
+     "what the model reads; multiple_choice: JSON lines of data.val; "
      "images: imagefolder, idx, cifar10, cifar100",
      AT(format), &format},
     {"tokenizer", "null", "tokenizer.json or its folder, or a name; as the shards say when null", AT(tokenizer),
