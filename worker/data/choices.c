@@ -87,8 +87,7 @@ static int add_item(struct data_source *s, struct choice_lines *c, cJSON *json, 
                 *delimiter = cJSON_GetObjectItemCaseSensitive(json, "delimiter");
     int count = cJSON_IsArray(choices) ? cJSON_GetArraySize(choices) : 0;
     bool good = cJSON_IsString(context) && count > 0 && (delimiter == NULL || cJSON_IsString(delimiter));
-    c->choices.sizes =
-        dt_realloc(c->choices.sizes, (size_t)(s->sample_count + count + 1) * sizeof *c->choices.sizes);
+    c->choices.sizes = dt_realloc(c->choices.sizes, (size_t)(s->sample_count + count + 1) * sizeof *c->choices.sizes);
     const cJSON *choice, *list = count > 0 ? choices : NULL;
     struct data_choice_size *size = c->choices.sizes + s->sample_count;
     cJSON_ArrayForEach(choice, list)
@@ -199,10 +198,9 @@ static void close_coder(struct coder *c)
  * frees it; null: there is none. */
 static char *find_tokenizer(const struct job *job)
 {
-    char *const places[] = {
-        dt_strdup(job->data.tokenizer != NULL ? job->data.tokenizer : ""),
-        job->model.load != NULL ? dt_format("%s/tokenizer.json", job->model.load) : dt_strdup(""),
-        dt_format("%s/" ORIGIN_FOLDER "/tokenizer.json", job->checkpointing.checkpoint_dir)};
+    char *const places[] = {dt_strdup(job->data.tokenizer != NULL ? job->data.tokenizer : ""),
+                            job->model.load != NULL ? dt_format("%s/tokenizer.json", job->model.load) : dt_strdup(""),
+                            dt_format("%s/" ORIGIN_FOLDER "/tokenizer.json", job->checkpointing.checkpoint_dir)};
     char *found = NULL;
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
         if (found == NULL && places[i][0] != 0 && dt_file_exists(places[i])) {
@@ -312,13 +310,13 @@ static int add_sample(struct data_source *s, struct choice_lines *c, const struc
     if (rc != 0) {
         (void)dt_wrap(err, "%s", where);
     } else if (before.count == 0) {
-        rc = dt_fail(err, DT_INVALID, "%s: the context has no ids, and the tokenizer has neither bos_token nor eos_token",
-                     where);
+        rc = dt_fail(err, DT_INVALID,
+                     "%s: the context has no ids, and the tokenizer has neither bos_token nor eos_token", where);
     } else if (after.count == 0) {
         rc = dt_fail(err, DT_INVALID, "%s: a choice has no ids", where);
     } else if ((int64_t)after.count >= most) {
-        rc = dt_fail(err, DT_INVALID, "%s: a choice has %zu ids, but data.sequence_length is %" PRId64 "; raise it", where,
-                     after.count, s->sequence_length);
+        rc = dt_fail(err, DT_INVALID, "%s: a choice has %zu ids, but data.sequence_length is %" PRId64 "; raise it",
+                     where, after.count, s->sequence_length);
     }
     int64_t all = (int64_t)(before.count + after.count), left_out = all > most ? all - most : 0;
     for (int64_t i = left_out; i < all && rc == 0; i++) {

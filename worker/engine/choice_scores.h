@@ -18,9 +18,9 @@ void choice_scores_close(struct choice_scores *c);
 void choice_scores_add(struct choice_scores *c, const double *row_loss, int64_t samples, int64_t length, int64_t first,
                        int rank, int ranks);
 
-struct choice_report { /* shares of items; the first of equal scores is taken */
-    int64_t items;     /* that are known whole; 0: the shares are NaN */
-    double accuracy;   /* by log p */
+struct choice_report {              /* shares of items; the first of equal scores is taken */
+    int64_t items;                  /* that are known whole; 0: the shares are NaN */
+    double accuracy;                /* by log p */
     double by_characters, by_bytes; /* by log p over the size of the choice's text */
 };
 /* known: of the samples, in order, so many have their scores. */

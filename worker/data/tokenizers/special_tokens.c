@@ -32,8 +32,7 @@ static int add_file(const char *path, cJSON *to, struct dt_error *err)
     const cJSON *member;
     cJSON_ArrayForEach(member, file)
     {
-        const cJSON *content =
-            cJSON_IsObject(member) ? cJSON_GetObjectItemCaseSensitive(member, "content") : member;
+        const cJSON *content = cJSON_IsObject(member) ? cJSON_GetObjectItemCaseSensitive(member, "content") : member;
         if (member->string != NULL && dt_text_ends_with(member->string, "_token") && cJSON_IsString(content) &&
             !cJSON_HasObjectItem(to, member->string)) {
             (void)cJSON_AddStringToObject(to, member->string, content->valuestring);
