@@ -44,7 +44,7 @@ static bool check_case(const cJSON *contexts, const cJSON *c)
     struct dt_text text;
     struct dt_error err = {.text = ""};
     dt_text_init(&text);
-    variables = refused != NULL           ? member(contexts, "m")
+    variables = refused != NULL             ? member(contexts, "m")
                 : cJSON_IsString(variables) ? member(contexts, variables->valuestring)
                                             : variables;
     int rc = render(member(c, "t")->valuestring, variables, &text, &err);
@@ -58,7 +58,9 @@ static bool check_case(const cJSON *contexts, const cJSON *c)
     }
     if (!good) {
         print_error("%s\n  gives %d %s %s\n  not   %s\n", member(c, "t")->valuestring, rc, dt_text_str(&text), err.text,
-                    out != NULL ? out->valuestring : refused != NULL ? refused->valuestring : says->valuestring);
+                    out != NULL       ? out->valuestring
+                    : refused != NULL ? refused->valuestring
+                                      : says->valuestring);
     }
     dt_text_clear(&text);
     return good;
@@ -118,10 +120,12 @@ static bool check_row(const cJSON *family, const struct template *t, const cJSON
     }
     dt_text_puts(&wanted, tail != NULL ? tail->valuestring : text != NULL ? text->valuestring : "");
     bool good = error == NULL ? rc == 0 && strcmp(dt_text_str(&out), dt_text_str(&wanted)) == 0
-                : strcmp(error->valuestring, "raised") == 0 ? rc != 0 && strcmp(err.text, member(row, "says")->valuestring) == 0
-                                                           : rc != 0;
+                : strcmp(error->valuestring, "raised") == 0
+                    ? rc != 0 && strcmp(err.text, member(row, "says")->valuestring) == 0
+                    : rc != 0;
     if (!good) {
-        print_error("%s %d:\n%s\n%s\n  not\n%s\n", member(row, "c")->valuestring, gen, dt_text_str(&out), err.text, dt_text_str(&wanted));
+        print_error("%s %d:\n%s\n%s\n  not\n%s\n", member(row, "c")->valuestring, gen, dt_text_str(&out), err.text,
+                    dt_text_str(&wanted));
     }
     if (!gen) {
         dt_text_reset(plain);
@@ -154,7 +158,8 @@ static void test_conversations(void **state)
         }
         cJSON_ArrayForEach(row, member(family, "rows"))
         {
-            bad += !check_row(family, t, member(member(json, "conversations"), member(row, "c")->valuestring), row, &plain);
+            bad += !check_row(family, t, member(member(json, "conversations"), member(row, "c")->valuestring), row,
+                              &plain);
             count++;
         }
         template_close(t);
@@ -175,10 +180,17 @@ static void test_bounds(void **state)
         {"{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}", "steps"},
         {"{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", "MiB"},
         {"{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l %}{% endfor %}", "steps"},
-        {"{% set ns = namespace(l=[]) %}{% for i in range(9000) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l | tojson }}", "deep"},
-        {"{% set ns = namespace(l=[], m=[]) %}{% for i in range(9000) %}{% set ns.l = [ns.l] %}{% set ns.m = [ns.m] %}{% endfor %}{{ ns.l == ns.m }}", "deep"},
-        {"{% set ns = namespace(l=[0]) %}{% for i in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l | tojson | length }}", "MiB"},
-        {"{% set s = 'abcdefgh' %}{% for i in range(99999) %}{% for j in range(99) %}{{ s }}{% endfor %}{% endfor %}", "1"},
+        {"{% set ns = namespace(l=[]) %}{% for i in range(9000) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l | tojson "
+         "}}",
+         "deep"},
+        {"{% set ns = namespace(l=[], m=[]) %}{% for i in range(9000) %}{% set ns.l = [ns.l] %}{% set ns.m = [ns.m] "
+         "%}{% endfor %}{{ ns.l == ns.m }}",
+         "deep"},
+        {"{% set ns = namespace(l=[0]) %}{% for i in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l | "
+         "tojson | length }}",
+         "MiB"},
+        {"{% set s = 'abcdefgh' %}{% for i in range(99999) %}{% for j in range(99) %}{{ s }}{% endfor %}{% endfor %}",
+         "1"},
         {"{{ [3, 1] | map('map', 'map') | list }}", "elements"},
         {"{{ 'x' | replace('', 'yyyyyyyyyyyyyyyy' ~ 'x' * 2) }}", "repeated text"},
     };
@@ -199,12 +211,26 @@ static void test_bounds(void **state)
 static void test_deep_sources(void **state)
 {
     (void)state;
-    static const char *const parts[][3] = {
-        {"{{ ", "(", ""}, {"{{ ", "[", ""}, {"{{ ", "- ", "1 }}"}, {"{{ ", "not ", "1 }}"}, {"{{ 1", " + 1", " }}"},
-        {"{{ x", ".x", " }}"}, {"{{ x", "|string", " }}"}, {"", "{% if 1 %}", ""}, {"{% if 0 %}", "{% elif 0 %}", "{% endif %}"},
-        {"", "{% for i in [1] %}", ""}, {"{{ 1", " if 1", " }}"}, {"{{ 1", " if 1 else 1", " }}"}, {"{{ {'a': ", "{'a': ", ""},
-        {"{{ x", "[x", ""}, {"{{ x", "(x", ""}, {"{{ 1", " is defined and 1", " }}"}, {"{{ 1", " < 1", " }}"}, {"{{ 'a'", " ~ 'a'", " }}"},
-        {"", "{% set x %}", ""}, {"", "{% macro f() %}", ""}};
+    static const char *const parts[][3] = {{"{{ ", "(", ""},
+                                           {"{{ ", "[", ""},
+                                           {"{{ ", "- ", "1 }}"},
+                                           {"{{ ", "not ", "1 }}"},
+                                           {"{{ 1", " + 1", " }}"},
+                                           {"{{ x", ".x", " }}"},
+                                           {"{{ x", "|string", " }}"},
+                                           {"", "{% if 1 %}", ""},
+                                           {"{% if 0 %}", "{% elif 0 %}", "{% endif %}"},
+                                           {"", "{% for i in [1] %}", ""},
+                                           {"{{ 1", " if 1", " }}"},
+                                           {"{{ 1", " if 1 else 1", " }}"},
+                                           {"{{ {'a': ", "{'a': ", ""},
+                                           {"{{ x", "[x", ""},
+                                           {"{{ x", "(x", ""},
+                                           {"{{ 1", " is defined and 1", " }}"},
+                                           {"{{ 1", " < 1", " }}"},
+                                           {"{{ 'a'", " ~ 'a'", " }}"},
+                                           {"", "{% set x %}", ""},
+                                           {"", "{% macro f() %}", ""}};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         struct dt_text source, out;
         struct dt_error err;

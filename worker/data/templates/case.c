@@ -16,8 +16,9 @@ static bool is_ignorable(int32_t c)
 {
     utf8proc_category_t k = utf8proc_category(c);
     return k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_ME || k == UTF8PROC_CATEGORY_CF ||
-           k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_SK || (c > 0 && c < 0x80 && strchr("'.:^`", c) != NULL) ||
-           c == 0xb7 || c == 0x2018 || c == 0x2019 || c == 0x2024 || c == 0x2027;
+           k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_SK ||
+           (c > 0 && c < 0x80 && strchr("'.:^`", c) != NULL) || c == 0xb7 || c == 0x2018 || c == 0x2019 ||
+           c == 0x2024 || c == 0x2027;
 }
 
 /* True if the letter at `at` is the last one of a word. */
@@ -81,9 +82,7 @@ struct value change_case(struct run *r, struct value v, enum letters how)
         } else {
             lower(&in, i, &to);
         }
-        begins = how == CASE_TITLE   ? !is_cased(in.at[i])
-                 : how == CASE_WORDS ? parts_words(in.at[i])
-                                     : false;
+        begins = how == CASE_TITLE ? !is_cased(in.at[i]) : how == CASE_WORDS ? parts_words(in.at[i]) : false;
     }
     unicode_write(&to, &text);
     v = text_copy(r, dt_text_str(&text), text.size);

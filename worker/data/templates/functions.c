@@ -37,7 +37,9 @@ static int64_t whole(struct run *r, struct value v, int64_t missing)
 /* A text among arguments. */
 static struct value needs_text(struct run *r, struct value v)
 {
-    return v.kind == TEXT ? v : (struct value){.kind = TEXT, .text = {fail(r, "needs a text, not %s", kind_name(v)).text.at, 0}};
+    return v.kind == TEXT
+               ? v
+               : (struct value){.kind = TEXT, .text = {fail(r, "needs a text, not %s", kind_name(v)).text.at, 0}};
 }
 
 static struct value call_row(struct run *r, const struct row *row, struct value v, const struct arguments *a)
@@ -48,11 +50,13 @@ static struct value call_row(struct run *r, const struct row *row, struct value 
     }
     for (int i = 0; row->most >= 0 && i < a->count; i++) {
         int at = a->names[i] == NULL ? i : 0;
-        while (a->names[i] != NULL && at < row->most && (row->names[at] == NULL || strcmp(row->names[at], a->names[i]) != 0)) {
+        while (a->names[i] != NULL && at < row->most &&
+               (row->names[at] == NULL || strcmp(row->names[at], a->names[i]) != 0)) {
             at++;
         }
         if (at >= row->most) {
-            return fail(r, "%s: argument %s is not supported", row->name, a->names[i] != NULL ? a->names[i] : "too many");
+            return fail(r, "%s: argument %s is not supported", row->name,
+                        a->names[i] != NULL ? a->names[i] : "too many");
         }
         arg[at] = a->at[i];
     }
@@ -61,7 +65,7 @@ static struct value call_row(struct run *r, const struct row *row, struct value 
 
 /* ---- texts ---- */
 
-#define ROW_FN(name)                                                                                                    \
+#define ROW_FN(name)                                                                                                   \
     static struct value name(struct run *r, struct value v, const struct value *arg, const struct arguments *raw)
 #define UNUSED (void)r, (void)v, (void)arg, (void)raw
 
@@ -272,8 +276,9 @@ ROW_FN(do_values)
 ROW_FN(do_get)
 {
     UNUSED;
-    const struct value *found =
-        arg[0].kind == TEXT && work(r, (size_t)v.dict->count) ? dict_get(v.dict, arg[0].text.at, arg[0].text.size) : NULL;
+    const struct value *found = arg[0].kind == TEXT && work(r, (size_t)v.dict->count)
+                                    ? dict_get(v.dict, arg[0].text.at, arg[0].text.size)
+                                    : NULL;
     return found != NULL ? *found : given(arg[1]) ? arg[1] : none_of();
 }
 
@@ -282,7 +287,8 @@ static struct value sorted(struct run *r, struct value l, int64_t key, bool back
 ROW_FN(do_dictsort)
 {
     UNUSED;
-    return v.kind == DICT ? sorted(r, do_items(r, v, arg, raw), 0, false, false) : fail(r, "dictsort: of %s", kind_name(v));
+    return v.kind == DICT ? sorted(r, do_items(r, v, arg, raw), 0, false, false)
+                          : fail(r, "dictsort: of %s", kind_name(v));
 }
 
 /* ---- lists ---- */
@@ -351,7 +357,8 @@ ROW_FN(do_reverse)
 }
 
 /* Merges two sorted halves: equal ones stay in their order. key: of a tuple, -1: the value itself. */
-static void merge(struct run *r, struct value *at, struct value *keys, int64_t count, struct value *spare, bool backwards)
+static void merge(struct run *r, struct value *at, struct value *keys, int64_t count, struct value *spare,
+                  bool backwards)
 {
     int64_t half = count / 2, i = 0, j = half;
     if (count < 2 || !work(r, (size_t)count)) {
@@ -557,7 +564,8 @@ ROW_FN(do_float)
     UNUSED;
     int64_t i;
     double f = v.kind == FLOAT ? v.f : v.kind == INTEGER ? (double)v.i : v.kind == BOOLEAN ? v.yes : 0;
-    bool good = v.kind == FLOAT || v.kind == INTEGER || v.kind == BOOLEAN || (v.kind == TEXT && read_number(v, false, &i, &f));
+    bool good =
+        v.kind == FLOAT || v.kind == INTEGER || v.kind == BOOLEAN || (v.kind == TEXT && read_number(v, false, &i, &f));
     return good || !given(arg[0]) ? (struct value){.kind = FLOAT, .f = good ? f : 0} : arg[0];
 }
 
@@ -675,10 +683,9 @@ static bool odd(struct run *r, struct value v)
 
 bool test_exists(const char *name)
 {
-    static const char *const names[] = {"defined", "undefined", "none",     "true",        "false",    "boolean",
-                                        "string",  "number",    "integer",  "float",       "mapping",  "sequence",
-                                        "iterable", "odd",      "even",     "divisibleby", "eq",       "equalto",
-                                        "ne",      "in"};
+    static const char *const names[] = {"defined", "undefined",   "none",  "true",    "false",    "boolean",  "string",
+                                        "number",  "integer",     "float", "mapping", "sequence", "iterable", "odd",
+                                        "even",    "divisibleby", "eq",    "equalto", "ne",       "in"};
     bool found = false;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         found = found || strcmp(names[i], name) == 0;
@@ -688,9 +695,9 @@ bool test_exists(const char *name)
 
 bool call_test(struct run *r, const char *name, struct value v, const struct arguments *a)
 {
-    static const char *const kinds[] = {[UNDEFINED] = "undefined", [NONE] = "none",    [BOOLEAN] = "boolean",
-                                        [INTEGER] = "integer",     [FLOAT] = "float",  [TEXT] = "string",
-                                        [DICT] = "mapping",        [FUNCTION] = NULL};
+    static const char *const kinds[] = {
+        [UNDEFINED] = "undefined", [NONE] = "none",   [BOOLEAN] = "boolean", [INTEGER] = "integer",
+        [FLOAT] = "float",         [TEXT] = "string", [DICT] = "mapping",    [FUNCTION] = NULL};
     static const char *const with_one[] = {"divisibleby", "eq", "equalto", "ne", "in"};
     int at = -1;
     for (int i = 0; i < 5; i++) {
@@ -733,7 +740,9 @@ ROW_FN(do_range)
     UNUSED;
     int64_t first = given(arg[1]) ? whole(r, arg[0], 0) : 0, end = whole(r, arg[given(arg[1])], 0),
             by = whole(r, arg[2], 1);
-    __int128 count = by > 0 ? ((__int128)end - first + by - 1) / by : by < 0 ? ((__int128)first - end - by - 1) / -by : 0;
+    __int128 count = by > 0   ? ((__int128)end - first + by - 1) / by
+                     : by < 0 ? ((__int128)first - end - by - 1) / -by
+                              : 0;
     if (by == 0 || count > RANGE_MOST) {
         return fail(r, "range: more than %d numbers, or a step of 0", RANGE_MOST);
     }
@@ -762,7 +771,8 @@ ROW_FN(do_raise)
     UNUSED;
     struct value words = to_text(r, arg[0]);
     if (!r->failed) {
-        (void)dt_fail(r->err, DT_INVALID, "%.*s", (int)(words.text.size < 4096 ? words.text.size : 4096), words.text.at);
+        (void)dt_fail(r->err, DT_INVALID, "%.*s", (int)(words.text.size < 4096 ? words.text.size : 4096),
+                      words.text.at);
         r->failed = true;
     }
     return undefined("", 0);
@@ -785,11 +795,21 @@ ROW_FN(do_strftime)
             char letter;
             const char *name;
             int width, number;
-        } parts[] = {{'Y', NULL, 4, t->tm_year + 1900}, {'m', NULL, 2, t->tm_mon + 1}, {'d', NULL, 2, t->tm_mday},
-                     {'B', months[t->tm_mon], 0, 0},    {'b', months[t->tm_mon], 3, 0}, {'A', days[t->tm_wday], 0, 0},
-                     {'a', days[t->tm_wday], 3, 0},     {'j', NULL, 3, t->tm_yday + 1}, {'y', NULL, 2, t->tm_year % 100},
-                     {'H', NULL, 2, t->tm_hour},        {'M', NULL, 2, t->tm_min},      {'S', NULL, 2, t->tm_sec},
-                     {'p', t->tm_hour < 12 ? "AM" : "PM", 0, 0}, {'I', NULL, 2, hour},  {'%', "%", 0, 0}};
+        } parts[] = {{'Y', NULL, 4, t->tm_year + 1900},
+                     {'m', NULL, 2, t->tm_mon + 1},
+                     {'d', NULL, 2, t->tm_mday},
+                     {'B', months[t->tm_mon], 0, 0},
+                     {'b', months[t->tm_mon], 3, 0},
+                     {'A', days[t->tm_wday], 0, 0},
+                     {'a', days[t->tm_wday], 3, 0},
+                     {'j', NULL, 3, t->tm_yday + 1},
+                     {'y', NULL, 2, t->tm_year % 100},
+                     {'H', NULL, 2, t->tm_hour},
+                     {'M', NULL, 2, t->tm_min},
+                     {'S', NULL, 2, t->tm_sec},
+                     {'p', t->tm_hour < 12 ? "AM" : "PM", 0, 0},
+                     {'I', NULL, 2, hour},
+                     {'%', "%", 0, 0}};
         size_t i = 0, count = sizeof parts / sizeof parts[0];
         if (*form != '%') {
             dt_text_add(&out, form, 1);

@@ -50,7 +50,7 @@ struct dict { /* keys in the order in which they came */
     struct entry {
         struct value key; /* a text */
         struct value value;
-    } *at;
+    } * at;
     int64_t count, capacity;
 };
 
@@ -106,7 +106,8 @@ struct node {
     struct node *a, *b, *c, *d, *items, *next;
 };
 
-struct template {
+struct template
+{
     char *name;
     struct dt_arena arena;
     struct node *body;

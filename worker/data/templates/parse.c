@@ -27,8 +27,8 @@ struct parser {
     const char *close; /* "}}" or "%}" */
     int brackets;
     enum token token;
-    struct value value;  /* of a text or number */
-    const char *word;    /* of a name or operator */
+    struct value value; /* of a text or number */
+    const char *word;   /* of a name or operator */
     struct dt_error *err;
     bool failed;
 };
@@ -290,8 +290,11 @@ static bool accept(struct parser *p, const char *word)
 
 static const char *shown(const struct parser *p)
 {
-    return p->token == T_END ? "the end" : p->token == T_TAG_END ? p->close : p->token == T_TEXT ? "a text"
-           : p->token == T_NUMBER ? "a number" : p->word;
+    return p->token == T_END       ? "the end"
+           : p->token == T_TAG_END ? p->close
+           : p->token == T_TEXT    ? "a text"
+           : p->token == T_NUMBER  ? "a number"
+                                   : p->word;
 }
 
 static void expect(struct parser *p, const char *word)
@@ -567,7 +570,8 @@ static struct node *parse_tail(struct parser *p, struct node *n)
             n = make(p, OP_FILTER, n, NULL);
             n->name = p->token == T_NAME ? p->word : "";
             if (!filter_exists(n->name)) {
-                return p->token == T_NAME ? refuse(p, "filter", n->name) : bad(p, "expected a filter, got %s", shown(p));
+                return p->token == T_NAME ? refuse(p, "filter", n->name)
+                                          : bad(p, "expected a filter, got %s", shown(p));
             }
             advance(p);
             n->items = accept(p, "(") ? parse_arguments(p) : NULL;
@@ -916,8 +920,10 @@ static struct node *parse_statement(struct parser *p)
     static const struct {
         const char *name;
         struct node *(*parse)(struct parser *);
-    } rows[] = {{"if", parse_if},       {"for", parse_for},
-                {"set", parse_set},     {"macro", parse_macro},
+    } rows[] = {{"if", parse_if},
+                {"for", parse_for},
+                {"set", parse_set},
+                {"macro", parse_macro},
                 {"generation", parse_generation}};
     const char *word = p->token == T_NAME ? p->word : "";
     struct node *n = NULL;
@@ -1077,7 +1083,8 @@ int template_find(struct template **out, const char *path, struct dt_error *err)
     } else if (dt_file_exists(config)) {
         rc = open_of_config(out, config, err);
     } else {
-        rc = dt_fail(err, DT_NOT_FOUND, "%s: there is no chat_template.jinja and no tokenizer_config.json beside it", path);
+        rc = dt_fail(err, DT_NOT_FOUND, "%s: there is no chat_template.jinja and no tokenizer_config.json beside it",
+                     path);
     }
     dt_text_clear(&text);
     free(file);

@@ -38,7 +38,8 @@ static struct scope *enter(struct run *r, struct scope *parent)
 static struct value lookup(struct run *r, const char *name)
 {
     for (const struct scope *s = r->scope; s != NULL; s = s->parent) {
-        const struct value *v = work(r, (size_t)s->variables.count) ? dict_get(&s->variables, name, strlen(name)) : NULL;
+        const struct value *v =
+            work(r, (size_t)s->variables.count) ? dict_get(&s->variables, name, strlen(name)) : NULL;
         if (v != NULL) {
             return *v;
         }
@@ -60,11 +61,11 @@ struct value attribute_of(struct run *r, struct value v, const char *name)
     if (v.kind == UNDEFINED) {
         return of_undefined(r, v);
     }
-    bool is_method = v.kind == DICT ? strcmp(name, "items") == 0 || strcmp(name, "keys") == 0 ||
-                                          strcmp(name, "values") == 0 || strcmp(name, "get") == 0
-                                    : v.kind == TEXT && method_exists(name) && strcmp(name, "items") != 0 &&
-                                          strcmp(name, "keys") != 0 && strcmp(name, "values") != 0 &&
-                                          strcmp(name, "get") != 0;
+    bool is_method = v.kind == DICT
+                         ? strcmp(name, "items") == 0 || strcmp(name, "keys") == 0 || strcmp(name, "values") == 0 ||
+                               strcmp(name, "get") == 0
+                         : v.kind == TEXT && method_exists(name) && strcmp(name, "items") != 0 &&
+                               strcmp(name, "keys") != 0 && strcmp(name, "values") != 0 && strcmp(name, "get") != 0;
     if (is_method) {
         return (struct value){.kind = METHOD, .text = {name, size}};
     }
@@ -117,9 +118,8 @@ static struct value slice(struct run *r, const struct node *n)
 {
     struct value v = eval(r, n->a);
     int64_t by = bound(r, n->d, 1);
-    struct value all = v.kind == TEXT || v.kind == LIST || v.kind == TUPLE
-                           ? to_list(r, v)
-                           : fail(r, "a slice of %s", kind_name(v));
+    struct value all =
+        v.kind == TEXT || v.kind == LIST || v.kind == TUPLE ? to_list(r, v) : fail(r, "a slice of %s", kind_name(v));
     if (r->failed || by == 0) {
         return fail(r, "a slice with step 0");
     }
@@ -341,15 +341,17 @@ static struct value call(struct run *r, const struct node *n)
         if (!r->failed && (self.kind == TEXT || self.kind == DICT) && read_arguments(r, n->items, &a)) {
             return call_method(r, self, n->a->name, &a);
         }
-        return r->failed ? self : self.kind == UNDEFINED ? of_undefined(r, self) : fail(r, "%s has no method %s", kind_name(self), n->a->name);
+        return r->failed                ? self
+               : self.kind == UNDEFINED ? of_undefined(r, self)
+                                        : fail(r, "%s has no method %s", kind_name(self), n->a->name);
     }
     struct value f = eval(r, n->a);
     if (r->failed || !read_arguments(r, n->items, &a)) {
         return f;
     }
     r->line = n->line;
-    return f.kind == MACRO      ? call_macro(r, f.macro, &a)
-           : f.kind == FUNCTION ? call_function(r, f.text.at, &a)
+    return f.kind == MACRO       ? call_macro(r, f.macro, &a)
+           : f.kind == FUNCTION  ? call_function(r, f.text.at, &a)
            : f.kind == UNDEFINED ? of_undefined(r, f)
                                  : fail(r, "%s cannot be called", kind_name(f));
 }

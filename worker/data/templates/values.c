@@ -184,11 +184,20 @@ struct value from_json(struct run *r, const cJSON *json)
 
 const char *kind_name(struct value v)
 {
-    static const char *const names[] = {
-        [UNDEFINED] = "what is undefined", [NONE] = "none",     [BOOLEAN] = "a boolean", [INTEGER] = "an integer",
-        [FLOAT] = "a float",               [TEXT] = "a text",   [LIST] = "a list",       [TUPLE] = "a list",
-        [DICT] = "a dict",                 [NAMESPACE] = "a namespace", [LOOP] = "a loop", [MACRO] = "a macro",
-        [METHOD] = "a method",             [FUNCTION] = "a function"};
+    static const char *const names[] = {[UNDEFINED] = "what is undefined",
+                                        [NONE] = "none",
+                                        [BOOLEAN] = "a boolean",
+                                        [INTEGER] = "an integer",
+                                        [FLOAT] = "a float",
+                                        [TEXT] = "a text",
+                                        [LIST] = "a list",
+                                        [TUPLE] = "a list",
+                                        [DICT] = "a dict",
+                                        [NAMESPACE] = "a namespace",
+                                        [LOOP] = "a loop",
+                                        [MACRO] = "a macro",
+                                        [METHOD] = "a method",
+                                        [FUNCTION] = "a function"};
     return names[v.kind];
 }
 
@@ -303,8 +312,7 @@ bool contains(struct run *r, struct value all, struct value one)
             return false;
         }
         return work(r, (all.text.size + one.text.size) / BYTES_PER_STEP) &&
-               (one.text.size == 0 ||
-                memmem(all.text.at, all.text.size, one.text.at, one.text.size) != NULL);
+               (one.text.size == 0 || memmem(all.text.at, all.text.size, one.text.at, one.text.size) != NULL);
     }
     if (all.kind != LIST && all.kind != TUPLE && all.kind != DICT && all.kind != UNDEFINED) {
         (void)fail(r, "in: %s holds nothing", kind_name(all));
@@ -323,7 +331,9 @@ static void put_float(double x, bool json, struct dt_text *out)
 {
     char digits[40], text[64];
     if (!isfinite(x)) {
-        dt_text_puts(out, isnan(x) ? (json ? "NaN" : "nan") : x > 0 ? (json ? "Infinity" : "inf") : (json ? "-Infinity" : "-inf"));
+        dt_text_puts(out, isnan(x) ? (json ? "NaN" : "nan")
+                          : x > 0  ? (json ? "Infinity" : "inf")
+                                   : (json ? "-Infinity" : "-inf"));
         return;
     }
     int precision = 0;
