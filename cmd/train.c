@@ -50,6 +50,8 @@ static const char usage[] = "usage: train [options] job.json\n"
                             "  --generate PATH    continue prompts with a trained model: a checkpoint, a\n"
                             "                     run's folder or a Hugging Face folder; the job file may be\n"
                             "                     left out, of it the section generation counts\n"
+                            "  --chat PATH        answer turns from standard input, one a line, by the chat\n"
+                            "                     template beside the tokenizer; PATH as for --generate\n"
                             "  --prompt TEXT      a prompt, for the tokenizer beside the weights; again for\n"
                             "                     more\n"
                             "  --prompt_ids IDS   a prompt as ids, 5,17,3; @FILE: one on each line of a file\n"
@@ -80,6 +82,7 @@ enum {
     OPT_FRESH,
     OPT_EVALUATE,
     OPT_GENERATE,
+    OPT_CHAT,
     OPT_PROMPT,
     OPT_PROMPT_IDS,
     OPT_NEW_TOKENS,
@@ -111,6 +114,7 @@ static const struct option long_options[] = {
     {"fresh", no_argument, NULL, OPT_FRESH},
     {"evaluate", required_argument, NULL, OPT_EVALUATE},
     {"generate", required_argument, NULL, OPT_GENERATE},
+    {"chat", required_argument, NULL, OPT_CHAT},
     {"prompt", required_argument, NULL, OPT_PROMPT},
     {"prompt_ids", required_argument, NULL, OPT_PROMPT_IDS},
     {"prompt-ids", required_argument, NULL, OPT_PROMPT_IDS},
@@ -297,6 +301,7 @@ static int read_options(struct options *o, int argc, char **argv)
                     return DT_EXIT_USAGE;
                 }
             }
+            o->generate.json = o->json;
             if (!train_check_generate(&o->generate, o->plan           ? "--plan"
                                                     : o->print_config ? "--print-config"
                                                     : o->evaluate     ? "--evaluate"
@@ -360,7 +365,13 @@ static int read_options(struct options *o, int argc, char **argv)
             o->evaluate = optarg;
             break;
         case OPT_GENERATE:
+        case OPT_CHAT:
+            if (o->generate.path != NULL) {
+                fprintf(stderr, "train: --generate, --chat: one of them, once\n");
+                return DT_EXIT_USAGE;
+            }
             o->generate.path = optarg;
+            o->generate.chats = option == OPT_CHAT;
             break;
         case OPT_PROMPT:
         case OPT_PROMPT_IDS:
@@ -562,7 +573,6 @@ static int run_all(int argc, char **argv)
         return code;
     }
     if (o.generate.path != NULL) {
-        o.generate.json = o.json;
         code = train_generate(&o.generate, &o.job);
         free_options(&o);
         return code;

@@ -3,13 +3,14 @@
 
 #include "base/file.h"
 #include "base/scan.h"
+#include "worker/data/tokenizers/special_tokens.h"
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-enum { BYTES_VOCABULARY = 256, BYTES_END = 0, CONFIG_BYTES = 1 << 24 };
+enum { BYTES_VOCABULARY = 256, BYTES_END = 0 };
 
 /* "gpt2" of gpt2/tokenizer.json, "mine" of mine.json. */
 static void name_of(const char *path, char out[SHARD_TOKENIZER_BYTES])
@@ -27,12 +28,9 @@ static void name_of(const char *path, char out[SHARD_TOKENIZER_BYTES])
     free(copy);
 }
 
-/* The id of a token of tokenizer_config.json: a string, or an object with "content". -1: there is none. */
-static int32_t special_id(const struct coder *c, const cJSON *config, const char *key)
+static int32_t special_id(const struct coder *c, const cJSON *tokens, const char *key)
 {
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(config, key);
-    v = cJSON_IsObject(v) ? cJSON_GetObjectItemCaseSensitive(v, "content") : v;
-    const char *token = cJSON_GetStringValue(v);
+    const char *token = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(tokens, key));
     return token != NULL ? tokenizer_id(c->tokenizer, token, strlen(token)) : -1;
 }
 
@@ -45,10 +43,10 @@ static int32_t model_end(const struct coder *c, const cJSON *config)
     return is && v->valuedouble == (int32_t)v->valuedouble ? (int32_t)v->valuedouble : -1;
 }
 
-/* Takes from a file beside tokenizer.json what the files before it have not said. */
-static int read_config(struct coder *c, const char *folder, const char *name, struct dt_error *err)
+/* Takes what ends documents from a configuration of the model, if there is one. */
+static int read_model_end(struct coder *c, const char *name, struct dt_error *err)
 {
-    char *path = dt_format("%s/%s", folder, name);
+    char *path = special_tokens_beside(c->path, name);
     struct dt_text text;
     dt_text_init(&text);
     int result = 0;
@@ -56,9 +54,7 @@ static int read_config(struct coder *c, const char *folder, const char *name, st
         result = dt_file_read(path, CONFIG_BYTES, &text, err);
         cJSON *config = result == 0 ? dt_scan_parse_others(dt_text_str(&text), text.size, path, err) : NULL;
         result = config != NULL ? 0 : -1;
-        c->end = c->end >= 0 ? c->end : special_id(c, config, "eos_token");
-        c->end = c->end >= 0 ? c->end : model_end(c, config);
-        c->pad = c->pad >= 0 ? c->pad : special_id(c, config, "pad_token");
+        c->end = model_end(c, config);
         cJSON_Delete(config);
     }
     dt_text_clear(&text);
@@ -66,18 +62,21 @@ static int read_config(struct coder *c, const char *folder, const char *name, st
     return result;
 }
 
-/* Reads what may lie beside tokenizer.json, from the most to the least certain. */
+/* Reads what may stand beside tokenizer.json, from the most to the least certain. */
 static int read_configs(struct coder *c, struct dt_error *err)
 {
-    static const char *const names[] = {"tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
-                                        "config.json"};
-    char *folder = dt_strdup(c->path);
-    dt_file_strip(folder);
-    int result = 0;
-    for (size_t i = 0; i < sizeof names / sizeof names[0] && result == 0 && (i == 0 || c->end < 0); i++) {
-        result = read_config(c, folder, names[i], err);
+    static const char *const names[] = {"generation_config.json", "config.json"};
+    cJSON *tokens = special_tokens_read(c->path, err);
+    if (tokens == NULL) {
+        return -1;
     }
-    free(folder);
+    c->end = special_id(c, tokens, "eos_token");
+    c->pad = special_id(c, tokens, "pad_token");
+    cJSON_Delete(tokens);
+    int result = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && result == 0 && c->end < 0; i++) {
+        result = read_model_end(c, names[i], err);
+    }
     return result;
 }
 

@@ -20,23 +20,22 @@ bool train_check_generate(const struct train_generate *g, const char *beside)
     if (g->path == NULL && (g->count > 0 || g->batch_size > 0)) {
         const char *option = g->count == 0 ? "--batch_size" : g->prompts[0].is_text ? "--prompt" : "--prompt_ids";
         (void)fprintf(stderr, "train: %s: only with --generate; see train --help\n", option);
-    } else if (g->path != NULL && beside != NULL) {
+    } else if (g->chats && (g->count > 0 || g->batch_size > 0 || g->json)) {
         (void)fprintf(stderr,
-                      "train: --generate: not beside %s, nor under dtrun, which asks for a plan first; it runs alone\n",
-                      beside);
+                      "train: --chat: reads its prompts from standard input, and takes no --prompt, --prompt_ids, "
+                      "--batch_size and --json\n");
+    } else if (g->path != NULL && beside != NULL) {
+        (void)fprintf(
+            stderr,
+            "train: --generate, --chat: not beside %s, nor under dtrun, which asks for a plan first; it runs alone\n",
+            beside);
     } else {
         return true;
     }
     return false;
 }
 
-/* A single text is printed as it grows. */
-struct stream {
-    struct tokenizer_decoder *decoder;
-    struct dt_text text;
-};
-
-static void print_next(struct stream *s)
+static void print_next(struct train_stream *s)
 {
     struct dt_text shown;
     dt_text_init(&shown);
@@ -47,29 +46,29 @@ static void print_next(struct stream *s)
     dt_text_clear(&shown);
 }
 
-static bool on_id(void *context, int64_t row, int32_t id)
+void train_stream_add(struct train_stream *s, int32_t id)
 {
-    struct stream *s = context;
-    (void)row;
     tokenizer_decoder_add(s->decoder, id, &s->text);
     print_next(s);
+}
+
+static bool on_id(void *context, int64_t row, int32_t id)
+{
+    struct train_stream *s = context;
+    (void)row;
+    train_stream_add(s, id);
     return true;
 }
 
-/* Begins with the prompt's own text. */
-static void begin_stream(struct stream *s, const struct prompts *p, struct generate_options *options)
+void train_stream_open(struct train_stream *s, const struct tokenizer *t, struct generate_options *options)
 {
-    const struct generate_row *r = p->rows;
-    s->decoder = tokenizer_decoder_open(p->tokenizer, true);
-    for (int64_t i = 0; i < r->prompt_count; i++) {
-        tokenizer_decoder_add(s->decoder, r->ids[i], &s->text);
-    }
-    print_next(s);
+    *s = (struct train_stream){.decoder = tokenizer_decoder_open(t, true)};
+    dt_text_init(&s->text);
     options->tell = on_id;
     options->context = s;
 }
 
-static void end_stream(struct stream *s)
+void train_stream_end(struct train_stream *s)
 {
     tokenizer_decoder_end(s->decoder, &s->text);
     dt_text_puts(&s->text, "\n");
@@ -109,15 +108,17 @@ static void print_row(const struct train_generate *g, const struct tokenizer *t,
 static int continue_rows(const struct train_generate *g, const struct model_source *source, struct prompts *p,
                          struct generate_options *options, struct dt_error *err)
 {
-    struct stream s = {0};
+    struct train_stream s;
     bool streams = !g->json && p->count == 1 && p->rows[0].is_text && p->tokenizer != NULL;
-    dt_text_init(&s.text);
-    if (streams) {
-        begin_stream(&s, p, options);
+    if (streams) { /* begins with the prompt's own text */
+        train_stream_open(&s, p->tokenizer, options);
+        for (int64_t i = 0; i < p->rows[0].prompt_count; i++) {
+            train_stream_add(&s, p->rows[0].ids[i]);
+        }
     }
     int rc = generate_rows(source, options, p->rows, p->count, err);
     if (streams) {
-        end_stream(&s);
+        train_stream_end(&s);
     }
     for (int64_t i = 0; i < p->count && rc == 0 && !streams; i++) {
         print_row(g, p->tokenizer, i, &p->rows[i]);
@@ -154,8 +155,10 @@ static int generate(const struct train_generate *g, const struct job_generation 
     if (ignored.size > 0) {
         dt_text_say(stderr, "train: %s: generation_config.json: not computed: %s", source.path, dt_text_str(&ignored));
     }
-    rc = rc == 0 ? read_prompts(g, &source, job, &prompts, err) : rc;
-    if (rc == 0) {
+    rc = rc == 0 && !g->chats ? read_prompts(g, &source, job, &prompts, err) : rc;
+    if (rc == 0 && g->chats) {
+        rc = train_chat(&source, &options, err);
+    } else if (rc == 0) {
         options.batch_size = g->batch_size > 0 ? g->batch_size : options.batch_size;
         rc = continue_rows(g, &source, &prompts, &options, err);
     }
@@ -175,7 +178,7 @@ int train_generate(const struct train_generate *g, const struct job_arguments *a
     int rc = job_read_generation(&job, args, &problems, &err);
     if (rc != 0) {
         (void)fprintf(stderr, "%s", dt_text_str(&problems));
-    } else if (g->count == 0 && job.generation.prompt.count + job.generation.prompt_ids.count == 0) {
+    } else if (!g->chats && g->count == 0 && job.generation.prompt.count + job.generation.prompt_ids.count == 0) {
         (void)fprintf(stderr, "train: --generate: no prompt; give --prompt_ids 1,2,3 or --prompt TEXT\n");
         rc = dt_fail(&err, DT_USAGE, "no prompt");
     } else if ((rc = generate(g, &job.generation, &err)) != 0) {

@@ -19,8 +19,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-static const struct data_ops *const rows[] = {&data_tokens, &data_nanogpt, &data_labelled, &data_tensors,
-                                              &data_idx,    &data_cifar10, &data_cifar100, &data_imagefolder};
+static const struct data_ops *const rows[] = {&data_tokens,  &data_nanogpt,      &data_labelled,
+                                              &data_tensors, &data_choice_lines, &data_idx,
+                                              &data_cifar10, &data_cifar100,     &data_imagefolder};
 enum { ROW_COUNT = sizeof rows / sizeof rows[0], EXPECT_BYTES = 128 << 10 };
 
 const char *data_base_name(const char *path)
@@ -180,7 +181,8 @@ static const struct data_ops *find_row(const char *glob, const char *format, con
     } else if (found == NULL) {
         (void)dt_fail(
             err, DT_INVALID,
-            "data.format: %s: unknown; use auto, tokens, nanogpt, rows, tensors, imagefolder, idx, cifar10 or cifar100",
+            "data.format: %s: unknown; use auto, tokens, nanogpt, rows, tensors, multiple_choice, imagefolder, idx, "
+            "cifar10 or cifar100",
             format);
     }
     data_files_close(&files);

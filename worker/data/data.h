@@ -49,6 +49,18 @@ struct data_largest { /* the largest integer of a field */
     int64_t sample;
 };
 
+/* Samples that are choices of items, one behind the other: a context with one of its continuations each. */
+struct data_choices {
+    int64_t item_count;
+    struct data_choice_item {
+        int64_t first, count; /* its samples */
+        int64_t label;        /* which of them is right */
+    } * items;
+    struct data_choice_size {
+        int64_t characters, bytes; /* of the choice's text */
+    } * sizes;                     /* of each sample */
+};
+
 /* Several sources as one: their samples are numbered one after the other. */
 struct data_mixture {
     int count;
@@ -61,6 +73,7 @@ struct data_mixture {
 struct data_source {
     const struct data_ops *ops;
     const struct data_mixture *mixture; /* null: one source */
+    const struct data_choices *choices; /* null: samples are no choices */
     struct batch_layout layout;
     int targets;                           /* the layout's field with the targets; -1: none */
     int64_t sample_count, sequence_length; /* sequence_length: T; 1 if samples are not sequences */

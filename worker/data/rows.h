@@ -6,7 +6,7 @@
 
 /* Sources of which a mixture is made; not in the table. */
 extern const struct data_ops data_mixed;
-extern const struct data_ops data_tokens, data_nanogpt, data_labelled, data_tensors;
+extern const struct data_ops data_tokens, data_nanogpt, data_labelled, data_tensors, data_choice_lines;
 
 struct data_files {
     char **paths; /* sorted by bytes */

@@ -7,6 +7,7 @@
 #define DT_WORKER_ENGINE_TRAINER_H
 
 #include "worker/data/data.h"
+#include "worker/engine/choice_scores.h"
 #include "worker/engine/class_counts.h"
 #include "worker/engine/horizon.h"
 #include "worker/engine/number_sums.h"
@@ -79,7 +80,8 @@ struct trainer_feeds {
 struct trainer_memory {
     struct plan plan;
     int *kept; /* per block */
-    int y[2], branch[2], gradient[2], buffers, scratch, again, loss, batch, host_batch, progress, eval_host, order;
+    int y[2], branch[2], gradient[2], buffers, scratch, again, loss, batch, host_batch, progress, eval_host, eval_rows,
+        order;
     int numbers; /* -1: the model drops nothing */
     /* bytes of PLAN_STAGING that rank 0 alone has, for samples */
     size_t samples_bytes;
@@ -124,7 +126,8 @@ struct trainer_stepper {
     double *loss_sum; /* one per micro-step */
     /* of a model that names classes, with data.val; otherwise zeroed. f1: of each class */
     struct class_counts classes;
-    struct number_sums numbers; /* of a model that gives numbers */
+    struct number_sums numbers;         /* of a model that gives numbers */
+    struct choice_scores choice_scores; /* of data.val that is multiple choice */
     double *f1;
     int64_t *progress; /* host memory that a device with memory of its own marks */
     int64_t marks, progress_seen;
@@ -179,9 +182,10 @@ struct trainer {
 struct trainer_evaluation { /* of all samples, each once */
     double loss;            /* NaN: data.val has no target */
     int64_t targets;
-    int64_t text_bytes;          /* of the targets; 0: unknown */
-    double pearson;              /* NaN: the model gives no numbers, or they do not vary */
-    struct class_report classes; /* classes 0: the model names none. f1 is good until the next evaluation */
+    int64_t text_bytes;           /* of the targets; 0: unknown */
+    double pearson;               /* NaN: the model gives no numbers, or they do not vary */
+    struct class_report classes;  /* classes 0: the model names none. f1 is good until the next evaluation */
+    struct choice_report choices; /* items 0: data.val is no multiple choice */
 };
 
 /* of one step */

@@ -29,6 +29,13 @@ static size_t targets_bytes(const struct trainer *t)
     return (size_t)batch_elements(l, batch_targets(l)) * sizeof(int32_t);
 }
 
+/* Of an evaluation by multiple choice: a loss of each position. */
+static size_t row_loss_bytes(const struct trainer *t)
+{
+    const struct batch_layout *l = &t->chain.batch;
+    return t->feeds.val.choices != NULL ? (size_t)batch_elements(l, batch_targets(l)) * sizeof(double) : 0;
+}
+
 /* Activations: what each block keeps, one buffer for what they make again, scratch of the
  * largest. */
 static void plan_activations(struct trainer *t)
@@ -59,8 +66,9 @@ static void plan_activations(struct trainer *t)
     t->memory.host_batch = plan_add(p, PLAN_STAGING, PLAN_PINNED, batches);
     t->memory.order = plan_add(p, PLAN_STAGING, PLAN_PINNED, sampler_bytes(&t->feeds.order));
     t->memory.progress = plan_add(p, PLAN_STAGING, PLAN_PINNED, sizeof *t->stepper.progress);
-    t->memory.eval_host =
-        plan_add(p, PLAN_STAGING, PLAN_PINNED, takes_logits(t) ? logits_bytes(t) + targets_bytes(t) : 0);
+    t->memory.eval_host = plan_add(p, PLAN_STAGING, PLAN_PINNED,
+                                   takes_logits(t) ? logits_bytes(t) + targets_bytes(t) : row_loss_bytes(t));
+    t->memory.eval_rows = plan_add(p, PLAN_SCRATCH, PLAN_LOCAL, row_loss_bytes(t));
 }
 
 void trainer_count(struct trainer *t)
@@ -127,6 +135,9 @@ static int end_documents(struct trainer *t, struct dt_error *err)
                                            t->feeds.has_val ? &t->feeds.val : NULL};
     int64_t end = job->document_end;
     for (int i = 0; i < 2 && job->document_mask; i++) {
+        if (sources[i] != NULL && sources[i]->choices != NULL) {
+            continue; /* a sample is one document */
+        }
         int64_t own = sources[i] != NULL && job->document_end < 0 ? sources[i]->document_end : end;
         if (sources[i] != NULL && own < 0) {
             return dt_fail(err, DT_INVALID,
@@ -143,7 +154,7 @@ static int end_documents(struct trainer *t, struct dt_error *err)
     }
     batch_end_documents(&t->chain.batch, end);
     for (int i = 0; i < 2 && job->document_mask; i++) {
-        if (sources[i] != NULL) {
+        if (sources[i] != NULL && sources[i]->choices == NULL) {
             data_end_documents(sources[i], end);
         }
     }
@@ -414,6 +425,9 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
         class_counts_open(&t->stepper.classes, last->classes);
         t->stepper.f1 = dt_arena_alloc(&t->arena, (size_t)t->stepper.classes.classes * sizeof *t->stepper.f1);
     }
+    if (t->feeds.val.choices != NULL) {
+        choice_scores_open(&t->stepper.choice_scores, &t->feeds.val);
+    }
     t->stepper.shape =
         (struct batch){.layout = &c->batch, .samples = c->spec.batch_size, .length = c->spec.sequence_length};
     if (trainer_batch_open(t, err) != 0) {
@@ -450,6 +464,7 @@ void trainer_close(struct trainer *t)
     trainer_graph_close(t);
     class_counts_close(&t->stepper.classes);
     number_sums_close(&t->stepper.numbers);
+    choice_scores_close(&t->stepper.choice_scores);
     text_bytes_close(t->feeds.val_bytes);
     timeline_close(t->stepper.timeline);
     dt_event_close(t->stepper.done);

@@ -490,10 +490,16 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
     return 0;
 }
 
-/* Copies a batch's logits, which are in the last block's memory of the call, and its targets to the host:
- * they are there once the host has waited. */
-static void take_logits(struct trainer *t, const struct batch *b)
+/* Copies what the tally needs to the host, where it is once the host has waited: the losses of a batch's
+ * positions; otherwise its logits, which are in the last block's memory of the call, and its targets. */
+static void take_results(struct trainer *t, const struct batch *b)
 {
+    if (t->stepper.choice_scores.n != NULL) {
+        dt_stream_copy(t->world->compute, plan_at(&t->memory.plan, t->memory.eval_host),
+                       plan_at(&t->memory.plan, t->memory.eval_rows),
+                       (size_t)batch_elements(b->layout, batch_targets(b->layout)) * sizeof(double));
+        return;
+    }
     const struct block *last = &t->chain.blocks[t->chain.block_count - 1];
     const struct block_memory *m = &last->memory[last->logits_memory];
     int targets = batch_targets(b->layout);
@@ -508,14 +514,23 @@ static int64_t *tally_of(struct trainer *t, int64_t *size)
 {
     const struct class_counts *classes = &t->stepper.classes;
     const struct number_sums *numbers = &t->stepper.numbers;
-    *size = classes->n != NULL ? class_counts_size(classes) : numbers->n != NULL ? number_sums_size(numbers) : 0;
-    return classes->n != NULL ? classes->n : numbers->n;
+    const struct choice_scores *choices = &t->stepper.choice_scores;
+    *size = classes->n != NULL   ? class_counts_size(classes)
+            : numbers->n != NULL ? number_sums_size(numbers)
+                                 : choices->samples;
+    return classes->n != NULL ? classes->n : numbers->n != NULL ? numbers->n : choices->n;
 }
 
-static void add_logits(struct trainer *t, const struct batch *b)
+/* Adds what take_results has taken of the batch that begins at position `first`. */
+static void add_results(struct trainer *t, const struct batch *b, int64_t first)
 {
     const struct block *last = &t->chain.blocks[t->chain.block_count - 1];
     const char *host = plan_at(&t->memory.plan, t->memory.eval_host);
+    if (t->stepper.choice_scores.n != NULL) {
+        choice_scores_add(&t->stepper.choice_scores, (const double *)(const void *)host, b->samples, b->length, first,
+                          t->rank, t->size);
+        return;
+    }
     const void *targets = host + last->memory[last->logits_memory].size_bytes;
     int field = batch_targets(b->layout);
     if (last->numbers) {
@@ -546,7 +561,7 @@ static int sum_tally(struct trainer *t, int64_t *tally, int64_t size, struct dt_
 static bool asks_text_bytes(const struct trainer *t)
 {
     const struct data_source *s = &t->feeds.val;
-    return s->tokenizer_hash != 0 && s->targets >= 0 && s->layout.field[s->targets].shifted;
+    return s->choices == NULL && s->tokenizer_hash != 0 && s->targets >= 0 && s->layout.field[s->targets].shifted;
 }
 
 /* Bytes of text that all ranks' targets stand for; 0: a rank does not know. */
@@ -588,9 +603,11 @@ int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct d
         valid += batch->weight;
         t->stepper.at = (struct trainer_at){0, 1};
         mark(t, DT_PHASE_EVAL, i);
-        chain_forward(&t->stepper.walk, PASS_EVAL, batch, &(struct walk_loss){.sum = t->stepper.loss_sum});
+        const struct walk_loss loss = {.sum = t->stepper.loss_sum,
+                                       .row_loss = plan_at(&t->memory.plan, t->memory.eval_rows)};
+        chain_forward(&t->stepper.walk, PASS_EVAL, batch, &loss);
         if (tally != NULL && !t->lost) {
-            take_logits(t, batch);
+            take_results(t, batch);
         }
         /* The sums so far, of all ranks: the last are the result. With them travel votes to
          * stop, or a stop would wait for the end of a long evaluation. The next batch lies where
@@ -609,7 +626,7 @@ int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct d
             return 0;
         }
         if (tally != NULL) {
-            add_logits(t, batch);
+            add_results(t, batch, i * samples);
         }
     }
     const struct step_sums_result *r = count > 0 ? step_sums_read(&t->step_sums, turn) : NULL;
@@ -623,6 +640,8 @@ int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct d
     }
     if (t->stepper.classes.n != NULL) {
         out->classes = class_counts_report(&t->stepper.classes, t->stepper.f1);
+    } else if (t->stepper.choice_scores.n != NULL) {
+        out->choices = choice_scores_report(&t->stepper.choice_scores, count * samples);
     } else if (tally != NULL) {
         out->pearson = number_sums_pearson(&t->stepper.numbers);
     }

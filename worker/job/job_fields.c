@@ -51,8 +51,8 @@ static const struct dt_rule power = {.type = DT_RULE_NUMBER, .open_min = true, .
 static const struct dt_rule bucket = {.type = DT_RULE_NUMBER, .open_min = true, .max = 65536};
 static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
 static const struct dt_rule format = {.type = DT_RULE_CHOICE,
-                                      .choices = "auto|tokens|nanogpt|rows|tensors|imagefolder|idx|cifar10|cifar100|"
-                                                 "text|jsonl|json|csv|tsv",
+                                      .choices = "auto|tokens|nanogpt|rows|tensors|multiple_choice|"
+                                                 "imagefolder|idx|cifar10|cifar100|text|jsonl|json|csv|tsv",
                                       .later = "synthetic"};
 static const struct dt_rule encoding_errors = {.type = DT_RULE_ENUM, .choices = "refuse|replace"};
 static const struct dt_rule bad_record = {.type = DT_RULE_ENUM, .choices = "refuse|skip"};
@@ -149,7 +149,7 @@ static const struct dt_field data_fields[] = {
     {"val", "null", "path or glob of shards or texts for evaluation", AT(val), &string_or_null},
     {"format", "\"auto\"",
      "tokens: llm.c or Megatron shards; nanogpt: ids without a header; rows: labelled rows; tensors: safetensors with "
-     "what the model reads; "
+     "what the model reads; multiple_choice: JSON lines of data.val; "
      "images: imagefolder, idx, cifar10, cifar100; texts: text, jsonl, json, csv, tsv",
      AT(format), &format},
     {"tokenizer", "null", "tokenizer.json or its folder, or a name; as the shards say when null", AT(tokenizer),

@@ -192,6 +192,9 @@ struct pass { /* everything for one call of one block */
     /* for the last block in backward and evaluation: the losses of valid targets are ADDED here, in
      * fp64 and fixed order */
     double *loss_sum;
+    /* for the last block in evaluation, where its targets are tokens: if set, it writes the loss of each
+     * of the B*T rows here, 0 without a target */
+    double *row_loss;
 };
 
 struct block;

@@ -55,6 +55,7 @@ static void set_loss(const struct walk_loss *loss, struct pass *p)
     p->logits = loss->logits;
     p->logits_rows = loss->logits_rows;
     p->logits_count = loss->logits_count;
+    p->row_loss = loss->row_loss;
 }
 
 static void run(const struct chain_walk *w, const struct block *b, const struct pass *p)

@@ -44,6 +44,7 @@ struct walk_loss { /* members of struct pass for the last block */
     void *logits;
     const int64_t *logits_rows;
     int64_t logits_count;
+    double *row_loss;
 };
 
 /* Runs PASS_FORWARD, in which the last block has no work, or PASS_EVAL. */

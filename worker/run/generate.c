@@ -205,6 +205,11 @@ int generator_open(struct generator *g, void *memory, struct dt_error *err)
     return 0;
 }
 
+int generator_read(struct generator *g, const struct model_source *source, struct dt_error *err)
+{
+    return model_source_read(source, &g->chain, g->units, g->walk.buffers, err);
+}
+
 size_t generator_bytes(const struct generator *g)
 {
     return g->memory_bytes;
@@ -437,7 +442,7 @@ int generate_rows(const struct model_source *source, const struct generate_optio
     struct generator *g = NULL;
     int rc = generator_prepare(&g, source, options, rows, row_count, 1, err);
     rc = rc == 0 ? generator_open(g, NULL, err) : rc;
-    rc = rc == 0 ? model_source_read(source, &g->chain, g->units, g->walk.buffers, err) : rc;
+    rc = rc == 0 ? generator_read(g, source, err) : rc;
     rc = rc == 0 ? generator_run(g, err) : rc;
     generator_close(g);
     return rc;

@@ -56,6 +56,8 @@ struct generator;
  * follows in any case. */
 int generator_prepare(struct generator **out, const struct model_source *source, const struct generate_options *options,
                       struct generate_row *rows, int64_t row_count, int shards, struct dt_error *err);
+/* All weights of the source, behind generator_open. */
+int generator_read(struct generator *g, const struct model_source *source, struct dt_error *err);
 /* Bytes of that memory: weights, cache, activations, logits. */
 size_t generator_bytes(const struct generator *g);
 /* memory: host memory of generator_bytes, aligned to 64; null: allocates it. The weights are arbitrary then. */

@@ -175,7 +175,7 @@ static int evaluate(struct trainer *t, struct dt_error *err)
         return -1;
     }
     int targets = t->feeds.val.targets;
-    bool next = targets >= 0 && t->feeds.val.layout.field[targets].shifted,
+    bool next = targets >= 0 && t->feeds.val.choices == NULL && t->feeds.val.layout.field[targets].shifted,
          bytes = next && strcmp(t->feeds.val.tokenizer, "bytes") == 0;
     r.val_loss = e.loss;
     r.perplexity = next ? exp(e.loss) : NAN;
@@ -183,6 +183,7 @@ static int evaluate(struct trainer *t, struct dt_error *err)
     r.bits_per_byte = e.loss / M_LN2 / bytes_per_target;
     r.pearson = e.pearson;
     r.classes = e.classes.classes > 0 ? &e.classes : NULL;
+    r.choices = e.choices.items > 0 ? &e.choices : NULL;
     if (!trainer_stops(t)) {
         t->run.eval_due = false;
         observers_report(&t->observers, &r, MOMENT_EVALUATION);

@@ -362,9 +362,8 @@ static void test_bad_shards(void **state)
     assert_int_equal(open_tokens(&s, folder, "auto", 4, &err), -1);
     assert_non_null(strstr(err.text, ": is a folder; name its files, for example "));
     assert_int_equal(open_tokens(&s, in("few.bin"), "arrow", 4, &err), -1);
-    assert_string_equal(
-        err.text,
-        "data.format: arrow: unknown; use auto, tokens, nanogpt, rows, tensors, imagefolder, idx, cifar10 or cifar100");
+    assert_string_equal(err.text, "data.format: arrow: unknown; use auto, tokens, nanogpt, rows, tensors, "
+                                  "multiple_choice, imagefolder, idx, cifar10 or cifar100");
     write_shard("wide.bin", SHARD_MAGIC_U32, 7, 8, ids, 8, 4);
     assert_int_equal(open_tokens(&s, in("wide.bin"), "auto", 4, &err), 0);
     assert_int_equal(s.vocabulary, 9);

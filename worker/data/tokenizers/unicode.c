@@ -52,6 +52,11 @@ bool unicode_is_white(uint32_t c)
            c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
+bool unicode_is_space(uint32_t c)
+{
+    return unicode_is_white(c) || (c >= 0x1c && c <= 0x1f);
+}
+
 bool unicode_is_control(uint32_t c)
 {
     if (c < 0x80) {

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 bool unicode_is_white(uint32_t c);       /* White_Space */
+bool unicode_is_space(uint32_t c);       /* what Python's str.isspace is true for */
 bool unicode_is_control(uint32_t c);     /* the characters that BertNormalizer's clean_text drops */
 bool unicode_is_accent(uint32_t c);      /* the marks that BertNormalizer's strip_accents drops */
 bool unicode_is_mark(uint32_t c);        /* the marks that StripAccents drops */

@@ -183,10 +183,11 @@ static void logits_of(const struct block *b, const struct pass *p, void *to, int
 static void loss(const struct block *b, const struct pass *p, int64_t first, int64_t count, bool with_grad)
 {
     const struct lm_head *m = b->args;
+    double *row_loss = p->row_loss != NULL ? p->row_loss + first : pass_memory(b, p, ROW_LOSS);
     logits_of(b, p, pass_memory(b, p, LOGITS), pitch(b), first, count);
     p->kernels->cross_entropy(p->stream, &(struct dt_cross_entropy_args){.logits = pass_memory(b, p, LOGITS),
                                                                          .targets = labels_of(p) + first,
-                                                                         .row_loss = pass_memory(b, p, ROW_LOSS),
+                                                                         .row_loss = row_loss,
                                                                          .loss_sum = p->loss_sum,
                                                                          .row_count = count,
                                                                          .col_count = m->vocabulary,

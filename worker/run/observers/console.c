@@ -170,6 +170,9 @@ static void say_evaluation(struct console *c, const struct report *r)
         if (isfinite(r->pearson)) {
             dt_text_printf(&c->line, " pearson %.4f", r->pearson);
         }
+        if (r->choices != NULL) {
+            dt_text_printf(&c->line, " acc %.4f acc_norm %.4f", r->choices->accuracy, r->choices->by_characters);
+        }
         if (r->classes != NULL && isfinite(r->classes->accuracy)) {
             dt_text_printf(&c->line, " accuracy %.4f f1 %.4f", r->classes->accuracy, r->classes->f1_macro);
         }

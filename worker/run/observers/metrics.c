@@ -103,6 +103,12 @@ void observer_add_evaluation(struct dt_text *t, const struct report *r)
     if (isfinite(r->pearson)) {
         number(t, "val_pearson", r->pearson);
     }
+    if (r->choices != NULL) {
+        number(t, "val_acc", r->choices->accuracy);
+        number(t, "val_acc_norm", r->choices->by_characters);
+        number(t, "val_acc_bytes", r->choices->by_bytes);
+        dt_text_printf(t, ", \"val_items\": %lld", (long long)r->choices->items);
+    }
     if (c == NULL || !isfinite(c->accuracy)) {
         return;
     }
