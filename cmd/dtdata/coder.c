@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { BYTES_VOCABULARY = 256, BYTES_END = 0 };
+enum { BYTES_VOCABULARY = 256, BYTES_END = 0, CONFIG_BYTES = 1 << 24 };
 
 /* "gpt2" of gpt2/tokenizer.json, "mine" of mine.json. */
 static void name_of(const char *path, char out[SHARD_TOKENIZER_BYTES])

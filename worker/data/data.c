@@ -227,6 +227,7 @@ static bool transforms_images(const struct job_transforms *t)
 
 int data_prepare(struct data_source *s, const struct job *job, bool training, struct dt_error *err)
 {
+    s->pad_multiple = job->data.pad_to_multiple_of;
     if (s->ops->prepare != NULL) {
         return s->ops->prepare(s, job, training, err);
     }
@@ -403,6 +404,53 @@ static int64_t count_targets(const struct data_source *s, const struct batch *b)
     return targets;
 }
 
+/* How many positions of a row the batch needs: behind them nothing is seen, and nothing is a target. */
+static int64_t used_positions(const struct data_source *s, const struct batch *b, int mask, int64_t row)
+{
+    int64_t most = s->layout.field[mask].most[1], count = most;
+    const int32_t *seen = (const int32_t *)b->at[mask] + row * most, *labels = NULL;
+    if (s->targets >= 0 && batch_of_positions(&s->layout.field[s->targets])) {
+        labels = (const int32_t *)b->at[s->targets] + row * most;
+    }
+    while (count > 0 && seen[count - 1] == 0 && (labels == NULL || labels[count - 1] == -100)) {
+        count--;
+    }
+    return count;
+}
+
+/* Moves the rows of all fields of positions together, so that b has `length` positions of each. */
+static void shorten(const struct data_source *s, struct batch *b, int64_t length)
+{
+    for (int k = 0; k < s->layout.count; k++) {
+        const struct batch_field *f = &s->layout.field[k];
+        size_t size = dt_dtype_size(f->type), step = (size_t)b->length * size;
+        for (int64_t row = 1; batch_of_positions(f) && row < b->samples; row++) {
+            memmove((char *)b->at[k] + (size_t)(row * length) * size, (char *)b->at[k] + (size_t)row * step,
+                    (size_t)length * size);
+        }
+    }
+    b->length = length;
+}
+
+/* Leaves out positions at the end that are padding in the first `filled` rows. The others are empty. */
+static void leave_out_padding(const struct data_source *s, struct batch *b, int64_t filled)
+{
+    int mask = s->pad_multiple > 0 ? batch_find(&s->layout, "attention_mask") : -1;
+    int64_t length = 1;
+    if (mask < 0) {
+        return;
+    }
+    b->length = s->layout.field[mask].most[1];
+    for (int64_t row = 0; row < filled && length < b->length; row++) {
+        int64_t used = used_positions(s, b, mask, row);
+        length = used > length ? used : length;
+    }
+    length = (length + s->pad_multiple - 1) / s->pad_multiple * s->pad_multiple;
+    if (length < b->length) {
+        shorten(s, b, length);
+    }
+}
+
 int data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
                int ranks, struct batch *b, struct dt_error *err)
 {
@@ -421,6 +469,7 @@ int data_batch(const struct data_source *s, const struct sampler *order, int64_t
         batch_number(b, row, epoch * order->sample_count + position);
     }
     b->weight = s->targets >= 0 && s->layout.field[s->targets].type == DT_I32 ? count_targets(s, b) : samples;
+    leave_out_padding(s, b, samples);
     return 0;
 }
 

@@ -31,6 +31,8 @@ struct data_ops {
                 struct dt_error *err);
     /* True if none of sample i's labels is a target. Null: each sample has a target. */
     bool (*blank)(const struct data_source *s, int64_t sample);
+    /* Number of tokens of sample i, without padding. Null: all samples are as long as the layout says. */
+    int64_t (*length)(const struct data_source *s, int64_t sample);
     /* Tells the kernel that sample i will be read soon, so that it may begin to read from disk. */
     void (*expect)(const struct data_source *s, int64_t sample);
     void (*close)(struct data_source *s);
@@ -91,7 +93,10 @@ struct data_source {
     const char *blank_path;
     int64_t blank_row;
     int64_t document_end; /* the id that ends each document, as the data say; -1: they do not */
-    uint64_t hash;        /* over names, sizes and content hashes of the files */
+    /* data.pad_to_multiple_of: data_batch leaves out what is padding in all rows, so that the length is a
+     * multiple of this; 0: it leaves everything */
+    int64_t pad_multiple;
+    uint64_t hash; /* over names, sizes and content hashes of the files */
     /* in sorted order; data_differ compares them with those of an earlier run */
     struct data_file *files;
     int file_count;
@@ -141,14 +146,22 @@ struct sampler {
     bool shuffle;
     enum sampler_order order;
     const struct data_mixture *mixture; /* null: one source */
-    struct sampler_memory *memory;      /* set by sampler_use; null where the order needs none */
+    /* With shuffle: samples of like length come together, so that batches have little padding. The order
+     * is PyTorch's, each window of it sorted by falling length, then the groups of `group` samples
+     * shuffled. Null: not so. */
+    const struct data_source *lengths;
+    int64_t group, window;         /* window: number of groups */
+    struct sampler_memory *memory; /* set by sampler_use; null where the order needs none */
 };
+enum { SAMPLER_WINDOW = 50 };
 /* DT_INVALID: more samples than the order can number. */
 int sampler_check(const struct sampler *s, struct dt_error *err);
-/* Bytes of memory that the order needs, 8 per sample or none; gives them to it. The caller frees them
+/* Bytes of memory that the order needs, 8 or 16 per sample or none; gives them to it. The caller frees them
  * when the sampler is used no more. */
 size_t sampler_bytes(const struct sampler *s);
 void sampler_use(struct sampler *s, void *memory);
+/* Another number of samples in a group, from the next epoch that is made on: all are made again. */
+void sampler_regroup(struct sampler *s, int64_t group);
 /* Maps a position in an epoch, 0 to sample_count - 1, to a sample. An order with memory makes the whole
  * epoch when it is first asked for; then one thread at a time may call. */
 int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position);
@@ -156,7 +169,7 @@ int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position);
 /* Fills one micro-batch of a rank, b, which is in host memory. Row r gets the sample at position
  * first + r * ranks + rank of the epoch, so rank k takes samples k, k + ranks, ... A position >=
  * sample_count gives a row of zeros without targets, for the ragged end of an evaluation. Sets
- * b->weight. Fails as the source's `read` does. */
+ * b->weight and, where samples have masks, b->length (pad_multiple). Fails as the source's `read` does. */
 int data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
                int ranks, struct batch *b, struct dt_error *err);
 

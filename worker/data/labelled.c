@@ -379,6 +379,12 @@ static int read_labelled(const struct data_source *s, int64_t sample, int64_t ep
     return 0;
 }
 
+static int64_t length_labelled(const struct data_source *s, int64_t sample)
+{
+    const struct rows_file *f = file_of(s->state, sample);
+    return start_of(f, sample - f->first + 1) - start_of(f, sample - f->first);
+}
+
 static void expect_labelled(const struct data_source *s, int64_t sample)
 {
     const struct rows_file *f = file_of(s->state, sample);
@@ -390,5 +396,6 @@ const struct data_ops data_labelled = {.name = "rows",
                                        .recognise = recognise,
                                        .open = open_labelled,
                                        .read = read_labelled,
+                                       .length = length_labelled,
                                        .expect = expect_labelled,
                                        .close = close_labelled};

@@ -12,7 +12,8 @@
  * end, whatever the epochs of the run.
  *
  * ORDER_DISTRIBUTED: PyTorch's order of an epoch is made as a whole when its first position is asked
- * for, in memory that has room for two epochs: at the end of one the next one is looked into. */
+ * for, in memory that has room for two epochs: at the end of one the next one is looked into. So is an
+ * order by length, which has two more numbers of each sample to work with. */
 #include "worker/data/data.h"
 
 #include "base/error.h"
@@ -25,7 +26,7 @@
 #include <string.h>
 
 /* with halves of one or two bits, few of all permutations could occur */
-enum { ROUNDS = 6, HALF_BITS_MIN = 4, EPOCHS = 2 };
+enum { ROUNDS = 6, HALF_BITS_MIN = 4, EPOCHS = 2, WORK = 2 };
 
 struct sampler_memory {
     int64_t epoch[EPOCHS]; /* -1: none yet */
@@ -53,8 +54,9 @@ static int64_t permuted(const struct sampler *s, int64_t epoch, int64_t position
 
 size_t sampler_bytes(const struct sampler *s)
 {
-    bool ordered = s->order == ORDER_DISTRIBUTED && s->shuffle && s->sample_count > 1;
-    return ordered ? sizeof(struct sampler_memory) + EPOCHS * (size_t)s->sample_count * sizeof(uint32_t) : 0;
+    bool ordered = (s->order == ORDER_DISTRIBUTED || s->lengths != NULL) && s->shuffle && s->sample_count > 1;
+    size_t numbers = s->lengths != NULL ? EPOCHS + WORK : EPOCHS;
+    return ordered ? sizeof(struct sampler_memory) + numbers * (size_t)s->sample_count * sizeof(uint32_t) : 0;
 }
 
 int sampler_check(const struct sampler *s, struct dt_error *err)
@@ -65,11 +67,9 @@ int sampler_check(const struct sampler *s, struct dt_error *err)
     if (sampler_bytes(s) == 0 || s->sample_count <= RANDPERM_MOST) {
         return 0;
     }
-    return dt_fail(
-        err, DT_INVALID,
-        "data.sampler: distributed orders at most %d samples, and there are %lld; use permutation, or longer "
-        "samples",
-        RANDPERM_MOST, (long long)s->sample_count);
+    return dt_fail(err, DT_INVALID, "%s orders at most %d samples, and there are %lld; use %s, or longer samples",
+                   s->lengths != NULL ? "data.group_by_length" : "data.sampler: distributed", RANDPERM_MOST,
+                   (long long)s->sample_count, s->lengths != NULL ? "false" : "permutation");
 }
 
 void sampler_use(struct sampler *s, void *memory)
@@ -77,6 +77,51 @@ void sampler_use(struct sampler *s, void *memory)
     s->memory = memory;
     for (int i = 0; memory != NULL && i < EPOCHS; i++) {
         s->memory->epoch[i] = -1;
+    }
+}
+
+void sampler_regroup(struct sampler *s, int64_t group)
+{
+    s->group = group;
+    sampler_use(s, s->memory);
+}
+
+static int by_number(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts samples by falling length; those of one length stay in their order. keys: one for each. */
+static void sort_window(const struct sampler *s, uint32_t *sample, int64_t count, uint64_t *keys, uint32_t *was)
+{
+    memcpy(was, sample, (size_t)count * sizeof *was);
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t length = (uint32_t)s->lengths->ops->length(s->lengths, was[i]);
+        keys[i] = (uint64_t)(UINT32_MAX - length) << 32 | (uint64_t)i;
+    }
+    qsort(keys, (size_t)count, sizeof *keys, by_number);
+    for (int64_t i = 0; i < count; i++) {
+        sample[i] = was[(uint32_t)keys[i]];
+    }
+}
+
+/* Makes an order of samples, from that of PyTorch, one by length. A last group that is not whole stays
+ * the last. work: 2 * sample_count. */
+static void group_by_length(const struct sampler *s, struct mt19937 *g, uint32_t *order, uint32_t *work)
+{
+    int64_t n = s->sample_count, group = s->group, groups = n / group;
+    int64_t window = group < n / s->window ? s->window * group : n;
+    uint64_t *keys = dt_alloc((size_t)window * sizeof *keys);
+    for (int64_t first = 0; first < n; first += window) {
+        sort_window(s, order + first, n - first < window ? n - first : window, keys, work);
+    }
+    free(keys);
+    uint32_t *sorted = work, *from = work + n;
+    memcpy(sorted, order, (size_t)n * sizeof *sorted);
+    randperm(g, groups, from);
+    for (int64_t i = 0; i < groups; i++) {
+        memcpy(order + i * group, sorted + from[i] * group, (size_t)group * sizeof *order);
     }
 }
 
@@ -94,6 +139,9 @@ static const uint32_t *order_of(const struct sampler *s, int64_t epoch)
         m->epoch[i] = epoch;
         mt19937_seed(&g, s->seed + (uint64_t)epoch);
         randperm(&g, s->sample_count, m->order + i * s->sample_count);
+        if (s->lengths != NULL) {
+            group_by_length(s, &g, m->order + i * s->sample_count, m->order + EPOCHS * s->sample_count);
+        }
     }
     return m->order + i * s->sample_count;
 }
@@ -122,5 +170,5 @@ int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position)
     if (!s->shuffle || s->sample_count < 2) {
         return position;
     }
-    return s->order == ORDER_DISTRIBUTED ? order_of(s, epoch)[position] : permuted(s, epoch, position);
+    return s->memory != NULL ? order_of(s, epoch)[position] : permuted(s, epoch, position);
 }

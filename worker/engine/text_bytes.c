@@ -56,7 +56,7 @@ bool text_bytes_known(const struct text_bytes *b)
 int64_t text_bytes_count(const struct text_bytes *b, const struct data_source *s, const struct batch *batch)
 {
     const int32_t *targets = batch->at[s->targets];
-    int64_t count = batch->samples * batch_sample_elements(&s->layout, s->targets), bytes = 0;
+    int64_t count = batch_used(batch, s->targets), bytes = 0;
     for (int64_t i = 0; i < count; i++) {
         bytes += targets[i] >= 0 && targets[i] < b->count ? b->bytes[targets[i]] : 0;
     }

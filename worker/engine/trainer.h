@@ -41,7 +41,7 @@ struct trainer_run {
  * SLOT_TAKEN: the step copies from it. */
 struct trainer_slot {
     char *host;                        /* for each micro-step the fields of a batch */
-    int64_t *valid;                    /* per micro-step, as the batches say */
+    int64_t *valid, *length;           /* per micro-step, as the batches say */
     int64_t step, count;               /* which one; its micro-steps */
     int64_t from_epoch, from_position; /* where its data begin */
     int64_t epoch, position;           /* where the data go on behind it */
@@ -101,7 +101,7 @@ struct trainer_memory {
 };
 
 struct trainer_pending { /* a step that was enqueued */
-    double begin_s, data_s, rate;
+    double begin_s, data_s, rate, computed;
     int64_t count, epoch, position; /* micro-steps; where the run stands behind it */
     int64_t samples;                /* horizon.samples behind it */
     int turn;                       /* of its sums */
@@ -194,6 +194,7 @@ struct trainer_result {
     bool not_finite;        /* trainer_finish fails for that: the loss or the gradient */
     double lr, step_s;
     int64_t valid_count, micro_steps;
+    double computed;     /* share of the positions of full batches that this rank's had */
     double data_wait_s;  /* how long this rank's step waited for its batches */
     const int64_t *pace; /* times of all ranks that came with this step (pace_judge_add), until
                           * the next one; null: none did */

@@ -115,6 +115,7 @@ static int fill(struct trainer *t, struct trainer_feed *f, struct dt_error *err)
     f->blank_rank = s->blank_rank;
     for (int64_t j = 0; j < f->count; j++) {
         f->batches[j].weight = f->valid[j] = s->valid[j];
+        f->batches[j].length = s->length[j];
         copy_batch(t, f, s->host, j, stream);
     }
     dt_event_record(f->copied, stream);
@@ -186,6 +187,7 @@ struct batch *trainer_batch_eval(struct trainer *t, int64_t i, struct dt_error *
         return NULL;
     }
     b->weight = in_host.weight;
+    b->length = in_host.length;
     if (t->feeds.val_bytes != NULL) {
         t->feeds.val_text_bytes += text_bytes_count(t->feeds.val_bytes, &t->feeds.val, &in_host);
     }

@@ -153,6 +153,7 @@ static int read_step(struct trainer_loader *l, struct trainer_slot *s, struct dt
             return dt_wrap(err, "data.train");
         }
         s->valid[j] = b.weight;
+        s->length[j] = b.length;
     }
     look_for_blanks(l, s);
     if (disk_reads() > before && l->cold < l->cold_span) {
@@ -218,6 +219,7 @@ void trainer_loader_open(struct trainer *t, char *host, size_t step_bytes)
     for (int i = 0; i < SLOTS; i++) {
         l->slot[i].host = host + (size_t)i * step_bytes;
         l->slot[i].valid = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *l->slot[i].valid);
+        l->slot[i].length = dt_arena_alloc(&t->arena, (size_t)t->micro_steps * sizeof *l->slot[i].length);
     }
     (void)pthread_mutex_init(&l->lock, NULL);
     (void)pthread_condattr_init(&clock);

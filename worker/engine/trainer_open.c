@@ -4,6 +4,7 @@
 #include "worker/engine/trainer.h"
 
 #include "base/log.h"
+#include "worker/data/randperm.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -79,6 +80,9 @@ void trainer_count(struct trainer *t)
     horizon_begin(h, j, &now, t->run.step, t->feeds.train.sample_count);
     t->run.total_steps = t->run.step + horizon_left(h, j, &now, t->run.epoch, t->run.position);
     t->run.schedule = horizon_schedule(h, j);
+    if (t->feeds.order.lengths != NULL) { /* the first start's batch, so an epoch keeps its order */
+        sampler_regroup(&t->feeds.order, h->of.micro_batch * h->of.micro_steps);
+    }
 }
 
 struct batch_split trainer_split(const struct trainer *t)
@@ -161,6 +165,27 @@ static int end_documents(struct trainer *t, struct dt_error *err)
     return 0;
 }
 
+/* data.group_by_length */
+static int order_by_length(struct trainer *t, struct dt_error *err)
+{
+    const struct job_data *job = &t->job->data;
+    struct sampler *o = &t->feeds.order;
+    const char *why = t->feeds.train.mixture != NULL       ? "data.train is several sources"
+                      : t->feeds.train.ops->length == NULL ? "samples of this format have one length"
+                      : !job->shuffle                      ? "data.shuffle is false"
+                                                           : NULL;
+    if (why != NULL && job->group_by_length > 0) {
+        return dt_fail(err, DT_INVALID, "data.group_by_length: %s; remove one of them", why);
+    }
+    bool wanted = job->group_by_length > 0 ||
+                  (job->group_by_length < 0 && job->sampler == ORDER_PERMUTATION && o->sample_count <= RANDPERM_MOST);
+    if (why == NULL && wanted) {
+        o->lengths = &t->feeds.train;
+        o->window = SAMPLER_WINDOW;
+    }
+    return 0;
+}
+
 /* data.train, unless the job only evaluates, and data.val, if it has any. */
 static int open_data(struct trainer *t, struct dt_error *err)
 {
@@ -193,6 +218,9 @@ static int open_data(struct trainer *t, struct dt_error *err)
                                       .seed = (uint64_t)job->training.seed,
                                       .shuffle = job->data.shuffle};
     t->feeds.val_order = (struct sampler){.sample_count = t->feeds.val.sample_count};
+    if (train != NULL && order_by_length(t, err) != 0) {
+        return -1;
+    }
     return train == NULL || (sampler_check(&t->feeds.order, err) == 0 && check_samples(t, err) == 0) ? 0 : -1;
 }
 

@@ -328,6 +328,16 @@ static double loss_scale(const struct trainer *t, const struct batch *b)
     return !local ? 1 : b->weight > 0 ? 1.0 / (double)b->weight : 0;
 }
 
+/* The share of the positions of full batches that the step's batches have. */
+static double computed(const struct trainer *t, const struct trainer_feed *f)
+{
+    int64_t positions = 0;
+    for (int64_t j = 0; j < f->count; j++) {
+        positions += f->batches[j].length;
+    }
+    return f->count > 0 ? (double)positions / (double)(f->count * t->chain.spec.sequence_length) : 1;
+}
+
 /* ---- the step ---- */
 
 int trainer_begin(struct trainer *t, struct dt_error *err)
@@ -344,6 +354,7 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     p->data_s = f->data_s;
     p->rate = horizon_rate(&t->run.horizon, &t->run.schedule, t->stepper.begun_samples);
     p->count = f->count;
+    p->computed = computed(t, f);
     p->epoch = f->epoch;
     p->position = f->position;
     p->blank = f->blank;
@@ -366,6 +377,7 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
         t->stepper.at = (struct trainer_at){j, f->count};
         trainer_batch_number(t, f, j);
         t->stepper.shape.weight = batch->weight;
+        t->stepper.shape.length = batch->length;
         if (t->job->training.broadcast_buffers && (j == 0 || s->reduce_every)) {
             strategy_send_buffers(s, t->stepper.walk.buffers, t->chain.buffer_count);
         }
@@ -484,6 +496,7 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
                                    .valid_count = r->valid_count,
                                    .data_wait_s = p->data_s,
                                    .micro_steps = p->count,
+                                   .computed = p->computed,
                                    .pace = p->riders ? step_sums_riders(&t->step_sums, p->turn) : NULL};
     t->stepper.finished_s = now_s;
     trainer_graph_timed(t, t->run.step - 1, out->step_s);
@@ -537,7 +550,7 @@ static void add_results(struct trainer *t, const struct batch *b, int64_t first)
         number_sums_add(&t->stepper.numbers, host, t->chain.spec.type, targets, b->layout->field[field].type,
                         b->samples);
     } else {
-        class_counts_add(&t->stepper.classes, host, t->chain.spec.type, targets, batch_elements(b->layout, field));
+        class_counts_add(&t->stepper.classes, host, t->chain.spec.type, targets, batch_used(b, field));
     }
 }
 
@@ -602,6 +615,7 @@ int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct d
         }
         valid += batch->weight;
         t->stepper.at = (struct trainer_at){0, 1};
+        t->stepper.shape.length = batch->length;
         mark(t, DT_PHASE_EVAL, i);
         const struct walk_loss loss = {.sum = t->stepper.loss_sum,
                                        .row_loss = plan_at(&t->memory.plan, t->memory.eval_rows)};

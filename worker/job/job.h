@@ -52,7 +52,9 @@ struct job {
         const char *tokenizer;   /* null: as the shards say */
         int64_t sequence_length;
         bool shuffle;
-        int sampler;          /* enum sampler_order */
+        int sampler;         /* enum sampler_order */
+        int group_by_length; /* 0 or 1; -1: where the data have lengths */
+        int64_t pad_to_multiple_of;
         bool document_mask;   /* positions and attention begin anew in each document of a sample */
         int64_t document_end; /* the id that ends a document; -1: as the data say */
         int on_bad_image;     /* enum on_bad_image */

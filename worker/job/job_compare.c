@@ -23,6 +23,7 @@ static const struct job_key {
     {"data.sequence_length", JOB_KEY_DATA},
     {"data.shuffle", JOB_KEY_DATA},
     {"data.sampler", JOB_KEY_DATA},
+    {"data.group_by_length", JOB_KEY_DATA},
     {"data.document_mask", JOB_KEY_DATA},
     {"data.document_end", JOB_KEY_DATA},
     {"data.on_bad_image", JOB_KEY_NUMBER},

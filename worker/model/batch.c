@@ -230,6 +230,16 @@ int64_t batch_sample_elements(const struct batch_layout *l, int i)
     return count;
 }
 
+bool batch_of_positions(const struct batch_field *f)
+{
+    return f->dims == 2 && f->type == DT_I32;
+}
+
+int64_t batch_used(const struct batch *b, int i)
+{
+    return batch_of_positions(&b->layout->field[i]) ? b->samples * b->length : batch_elements(b->layout, i);
+}
+
 static size_t align_of(enum dt_dtype type)
 {
     return type == DT_I32 || type == DT_I64 ? dt_dtype_size(type) : 64;

@@ -98,6 +98,10 @@ int batch_numbers(const struct batch_layout *l);
 /* Number of elements of field i: of a full batch, and of one sample. */
 int64_t batch_elements(const struct batch_layout *l, int i);
 int64_t batch_sample_elements(const struct batch_layout *l, int i);
+/* True if the field has an integer for each position of a sample. */
+bool batch_of_positions(const struct batch_field *f);
+/* Number of elements of field i of this batch, which may be shorter than a full one. */
+int64_t batch_used(const struct batch *b, int i);
 /* Offset of field i in a full batch, in bytes; i = count: size of a whole batch. Fields follow each
  * other; fields of floats begin at multiples of 64 bytes. */
 size_t batch_offset(const struct batch_layout *l, int i);

@@ -80,8 +80,10 @@ static void report_step(struct trainer *t, const struct trainer_result *x)
     r.step_s = x->step_s;
     r.data_wait_s = x->data_wait_s;
     r.memory_bytes = r.logged && t->rank == 0 ? trainer_memory_now(t) : NAN;
-    r.tokens_per_s = x->step_s > 0 ? (double)tokens / x->step_s : 0;
-    r.mfu = (double)tokens * t->job->model.ops->flops(&t->chain) / x->step_s / (t->run.peak_flops * t->size);
+    /* positions that were left out as padding took no time */
+    double computed = x->computed * (double)tokens;
+    r.tokens_per_s = x->step_s > 0 ? computed / x->step_s : 0;
+    r.mfu = computed * t->job->model.ops->flops(&t->chain) / x->step_s / (t->run.peak_flops * t->size);
     r.pace = x->pace;
     observers_report(&t->observers, &r, MOMENT_STEP);
 }

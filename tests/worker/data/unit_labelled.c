@@ -150,6 +150,45 @@ static void test_rows(void **state)
     }
 }
 
+/* What is padding in all rows is left out, as far as the multiple allows; rows stand one after the other
+ * then. An empty row behind the end does not count. */
+static void test_short_batches(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t first, multiple, length;
+    } cases[] = {{0, 1, 4}, {0, 2, 4}, {0, 3, 5}, {0, 8, 5}, {1, 1, 3}, {2, 1, 1}, {2, 2, 2}, {3, 1, 1}};
+    struct data_source s;
+    struct dt_error err = {0};
+    write_rows("short.safetensors", &good);
+    assert_int_equal(open_rows(&s, in("short.safetensors"), "auto", false, &err), 0);
+    const struct sampler order = {.sample_count = ROWS};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        int32_t ids[4 * T], mask[4 * T], segments[4 * T], types[4 * T], labels[4];
+        struct batch b = {.layout = &s.layout, .samples = 4, .length = 2}; /* of the batch before */
+        void *const to[] = {ids, mask, segments, types};
+        for (int k = 0; k < 4; k++) {
+            b.at[k] = to[k];
+        }
+        b.at[s.targets] = labels;
+        s.pad_multiple = cases[c].multiple;
+        assert_int_equal(data_batch(&s, &order, 0, cases[c].first, 0, 1, &b, &err), 0);
+        assert_int_equal(b.length, cases[c].length);
+        assert_int_equal(b.weight, ROWS - cases[c].first);
+        for (int64_t row = 0; row < ROWS - cases[c].first; row++) {
+            int64_t sample = cases[c].first + row, count = good.starts[sample + 1] - good.starts[sample];
+            for (int64_t i = 0; i < b.length; i++) {
+                assert_int_equal(ids[row * b.length + i], i < count ? good.ids[good.starts[sample] + i] : 4);
+                assert_int_equal(mask[row * b.length + i], i < count);
+                assert_int_equal(segments[row * b.length + i], i < count ? 0 : -1);
+            }
+            assert_int_equal(labels[row], good.labels[sample]);
+        }
+        assert_int_equal(labels[ROWS - cases[c].first], -100);
+    }
+    data_close(&s);
+}
+
 static void test_numbers(void **state)
 {
     (void)state;
@@ -266,7 +305,8 @@ static void test_bad_rows(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_numbers),
-                                       cmocka_unit_test(test_files), cmocka_unit_test(test_bad_rows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_short_batches),
+                                       cmocka_unit_test(test_numbers), cmocka_unit_test(test_files),
+                                       cmocka_unit_test(test_bad_rows)};
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

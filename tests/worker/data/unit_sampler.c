@@ -1,6 +1,6 @@
 /* covers: worker/data/sampler.c worker/data/randperm.c */
 /* The order of samples: a permutation for every count, another one per seed and epoch, spread
- * evenly; and that of PyTorch's DistributedSampler, sample by sample. */
+ * evenly; that of PyTorch's DistributedSampler, sample by sample; and the one by length. */
 #include "tests/lib/golden.h"
 #include "worker/data/data.h"
 #include "worker/data/randperm.h"
@@ -278,6 +278,98 @@ static void test_most(void **state)
     assert_int_equal(sampler_at(&s, 1, 7), 7);
 }
 
+/* ---- by length ---- */
+
+static int64_t length_of(const struct data_source *s, int64_t sample)
+{
+    return ((const int64_t *)s->state)[sample];
+}
+
+static const struct data_ops lengths_only = {.name = "lengths", .length = length_of};
+
+static void *open_groups(struct sampler *s)
+{
+    struct dt_error err;
+    assert_int_equal(sampler_check(s, &err), 0);
+    void *memory = calloc(1, sampler_bytes(s));
+    assert_non_null(memory);
+    sampler_use(s, memory);
+    return memory;
+}
+
+static void test_groups(void **state)
+{
+    (void)state;
+    cJSON *json = golden_json("tests/golden/numbers/orders.json");
+    const cJSON *row;
+    int64_t lengths[64];
+    cJSON_ArrayForEach(row, array(json, "groups"))
+    {
+        const cJSON *order = array(row, "order");
+        struct data_source source = {.ops = &lengths_only, .state = lengths};
+        struct sampler s = {.sample_count = cJSON_GetArraySize(order),
+                            .seed = (uint64_t)number(row, "seed"),
+                            .shuffle = true,
+                            .lengths = &source,
+                            .group = number(row, "global_batch"),
+                            .window = number(row, "window") / number(row, "global_batch")};
+        for (int i = 0; i < s.sample_count; i++) {
+            lengths[i] = (int64_t)cJSON_GetArrayItem(array(row, "lengths"), i)->valuedouble;
+        }
+        void *memory = open_groups(&s);
+        for (int i = 0; i < s.sample_count; i++) {
+            assert_int_equal(sampler_at(&s, number(row, "epoch"), i),
+                             (int64_t)cJSON_GetArrayItem(order, i)->valuedouble);
+        }
+        free(memory);
+    }
+    cJSON_Delete(json);
+}
+
+/* Any number of samples, also fewer than a group: each comes once, a whole group has its lengths from one
+ * place of the sorted window, and another start in the middle finds the same order. */
+static void test_groups_are_alike(void **state)
+{
+    (void)state;
+    static const int64_t counts[] = {2, 7, 8, 9, 399, 400, 401, 2003};
+    static int64_t lengths[2003];
+    struct data_source source = {.ops = &lengths_only, .state = lengths};
+    for (int64_t i = 0; i < 2003; i++) {
+        lengths[i] = 1 + i * 7919 % 512;
+    }
+    for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
+        struct sampler s = {.sample_count = counts[c], .seed = 5, .shuffle = true, .lengths = &source, .window = 50};
+        unsigned char seen[2003] = {0};
+        void *memory = open_groups(&s);
+        sampler_regroup(&s, 8);
+        for (int64_t i = 0; i < s.sample_count; i++) {
+            int64_t at = sampler_at(&s, 1, i), first = sampler_at(&s, 1, i / 8 * 8);
+            seen[at]++;
+            assert_true(lengths[at] <= lengths[first]);
+            assert_true(i / 8 == s.sample_count / 8 || s.sample_count < 400 || lengths[first] - lengths[at] <= 40);
+            if (i % 100 == 0) {
+                sampler_use(&s, memory);
+                assert_int_equal(sampler_at(&s, 1, i), at);
+            }
+        }
+        for (int64_t i = 0; i < s.sample_count; i++) {
+            assert_int_equal(seen[i], 1);
+        }
+        free(memory);
+    }
+}
+
+static void test_groups_most(void **state)
+{
+    (void)state;
+    struct dt_error err;
+    struct data_source source = {.ops = &lengths_only};
+    struct sampler s = {
+        .sample_count = RANDPERM_MOST + 1, .shuffle = true, .lengths = &source, .group = 8, .window = 50};
+    assert_int_equal(sampler_check(&s, &err), -1);
+    assert_non_null(strstr(err.text, "data.group_by_length orders at most 214748363 samples"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -291,6 +383,9 @@ int main(void)
         cmocka_unit_test(test_distributed),
         cmocka_unit_test(test_stops_and_other_ranks),
         cmocka_unit_test(test_most),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_groups_are_alike),
+        cmocka_unit_test(test_groups_most),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
