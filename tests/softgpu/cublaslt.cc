@@ -253,8 +253,10 @@ void run(void *argument)
     if (w->workspace_bytes > 0) {
         memset(w->workspace, 0xa5, w->workspace_bytes); /* destroys whatever a program kept there */
     }
-    float *a = unpack(w->a, w->a_type, w->m, w->k, w->a_transposed ? w->lda : 1, w->a_transposed ? 1 : w->lda, padded, w->tf32);
-    float *b = unpack(w->b, w->b_type, w->n, w->k, w->b_transposed ? 1 : w->ldb, w->b_transposed ? w->ldb : 1, padded, w->tf32);
+    float *a = unpack(w->a, w->a_type, w->m, w->k, w->a_transposed ? w->lda : 1, w->a_transposed ? 1 : w->lda, padded,
+                      w->tf32);
+    float *b = unpack(w->b, w->b_type, w->n, w->k, w->b_transposed ? 1 : w->ldb, w->b_transposed ? w->ldb : 1, padded,
+                      w->tf32);
     float *sums = (float *)calloc((size_t)w->m, sizeof(float));
     for (int64_t j = 0; j < w->n; j++) {
         for (int64_t i = 0; i < w->m; i++) {
