@@ -38,20 +38,25 @@ struct window {
         }
     }
 
-    /* flush() of a whole warp. Its windows are first added up where they begin in the same limb or the
-     * next: an atomic addition of 64 bits in shared memory is a loop, and long if all threads take it. */
+    /* flush by all threads of a warp: those with the highest limb add up first, since 64-bit atomics
+     * on one address of shared memory wait for each other. */
     DT_METHOD void flush_warp(int64_t *limbs)
     {
-        int least = warp_min(limb < 0 ? INT32_MAX : limb), off = limb < 0 ? 0 : limb - least;
+        int highest = limb;
 #pragma unroll
-        for (int i = 0; i < 5; i++) {
-            int64_t x = off == 0 && i < 4 ? sum[i < 4 ? i : 3] : off == 1 && i > 0 ? sum[i > 0 ? i - 1 : 0] : 0;
-            x = warp_sum(x);
-            if (threadIdx.x % 32 == 0 && x != 0) {
-                add_limb(limbs, least + i, x);
-            }
+        for (int o = 16; o > 0; o >>= 1) {
+            int other = __shfl_xor_sync(DT_WARP, highest, o);
+            highest = other > highest ? other : highest;
         }
-        if (off > 1) {
+        if (limb != highest) {
+            flush(limbs);
+            clear(highest);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            sum[i] = warp_sum(sum[i]);
+        }
+        if (threadIdx.x % 32 == 0) {
             flush(limbs);
         }
     }
