@@ -127,10 +127,10 @@ static void drop_arena(struct dt_comm *c, struct peer_arena *a)
 static int alloc(struct dt_comm *c, size_t size_bytes, void **out, struct dt_error *err)
 {
     struct peer *p = c->state;
-    /* CUDA shares whole blocks of 2 MiB with other processes, and cuts smaller allocations from one
-     * (CUDA C++ Programming Guide, interprocess communication) */
+    /* CUDA may cut small allocations from one block of 2 MiB, and shares whole blocks with other
+     * processes (CUDA C++ Programming Guide, interprocess communication) */
     const size_t block = (size_t)2 << 20;
-    size_bytes = (size_bytes + block - 1) / block * block;
+    size_bytes = size_bytes < block ? block : size_bytes;
     if (p->arena_count == PEER_ARENAS_MAX) {
         return dt_fail(err, DT_INVALID, "more than %d arenas", PEER_ARENAS_MAX);
     }

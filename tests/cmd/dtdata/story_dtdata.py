@@ -329,7 +329,7 @@ def test_usage():
     assert "dtdata: no command" in dtdata(code=2)[1]
     assert dtdata("tokenize", "--tokenizer", "gpt2", "x", code=2)[1].startswith("dtdata: gpt2")
     assert "dtdata: --max_length: is for labelled rows; give --label_column as well\n" in dtdata("tokenize", "--max_length", "9", "x", code=2)[1]
-    assert "dtdata: --format xml: give text, jsonl, csv or tsv\n" in dtdata("tokenize", "--format", "xml", "x", code=2)[1]
+    assert "dtdata: --format xml: give text, jsonl, json, csv or tsv\n" in dtdata("tokenize", "--format", "xml", "x", code=2)[1]
     assert "dtdata: --on_bad_record drop: give refuse or skip\n" in dtdata("tokenize", "--on_bad_record", "drop", "x", code=2)[1]
     assert "dtdata: --val 2: give a fraction from 0 to below 1\n" in dtdata("tokenize", "--val", "2", "x", code=2)[1]
     assert "dtdata: --shard_tokens 0: " in dtdata("tokenize", "--shard_tokens", "0", "x", code=2)[1]
