@@ -19,7 +19,7 @@ int dt_cuda_attention_open(struct dt_error *err);
 enum dt_attention_by { DT_ATTENTION_BY_CUDNN, DT_ATTENTION_BY_FLASH, DT_ATTENTION_BY_PLAIN, DT_ATTENTION_BYS };
 int64_t dt_cuda_attention_calls(enum dt_attention_by by, bool backward);
 
-/* Which implementations may compute a pass. */
+/* The implementations that may compute a pass. */
 enum dt_attention_way {
     DT_ATTENTION_ORDERED, /* cuDNN or kernels of our own, whichever was measured to be faster */
     DT_ATTENTION_CUDNN,   /* cuDNN, if it takes the shape */

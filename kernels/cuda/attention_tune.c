@@ -344,7 +344,7 @@ static int compare_results(struct trial *t, int turn)
     return 0;
 }
 
-/* What a candidate is, in words; the caller frees them. */
+/* A candidate in words, which the caller frees. */
 static char *words_of(const struct attention_choice *c)
 {
     return c->part == 0 ? dt_strdup("our own kernels")

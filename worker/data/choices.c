@@ -35,7 +35,7 @@ struct choice_lines {
     int field_ids, field_labels;
 };
 
-/* What turns texts into ids. */
+/* The tokenizer that turns texts into ids. */
 struct coder {
     struct tokenizer *tokenizer; /* null: bytes */
     struct tokenizer_scratch *scratch;

@@ -46,7 +46,7 @@ static void collect(struct dt_stream *s, const struct dt_matmul_args *a)
     p->each[p->count++] = *a;
 }
 
-/* Its parts first: what they take is what it is compared with. A sum for a bias that is added to may
+/* The parts of an epilogue come first: it is compared with the time that they take. A sum for a bias that is added to may
  * be apart from GELU's gradient, and that is one way for a sum that is not, too. */
 static bool collect_epilogue(struct dt_stream *s, const struct dt_matmul_args *a)
 {

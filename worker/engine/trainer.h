@@ -88,7 +88,7 @@ struct trainer_memory {
     /* This rank's share of a device with memory of its own; 0: the device computes in the host's;
      * infinite: not known. */
     double device_bytes;
-    /* Of a level that was chosen by it: what the level before would have taken; 0: there is none. */
+    /* Planned bytes of the level before the chosen one, which did not fit; 0: there is none. */
     double above_bytes;
     bool level_chosen;
     /* Of a device with memory of its own: what was in use of it before the plan, streams and
@@ -236,7 +236,7 @@ int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *er
 /* Bytes that this rank holds now, and what it was planned to hold: of the device where that has
  * memory of its own, with what CUDA takes for itself. */
 double trainer_memory(const struct trainer *t);
-/* What this rank held a few steps ago at most: the driver takes a lock of its own to say it. */
+/* Bytes that this rank holds, asked for a few steps ago at most: the driver takes a lock to say it. */
 double trainer_memory_now(struct trainer *t);
 /* Bytes that so many ranks with this plan take together where nothing but the host has memory. */
 double trainer_host_bytes(const struct trainer *t, int ranks);

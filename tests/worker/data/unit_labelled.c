@@ -150,8 +150,8 @@ static void test_rows(void **state)
     }
 }
 
-/* What is padding in all rows is left out, as far as the multiple allows; rows stand one after the other
- * then. An empty row behind the end does not count. */
+/* Positions that are padding in all rows are left out, as far as the multiple allows; rows stand one after
+ * the other then. An empty row behind the end does not count. */
 static void test_short_batches(void **state)
 {
     (void)state;

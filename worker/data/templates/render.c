@@ -506,7 +506,7 @@ static void set_loop(struct run *r, const struct list *items, int64_t i)
     set_variable(r, "loop", loop);
 }
 
-/* Those of a loop's items that pass its condition. */
+/* The items of a loop that pass its condition. */
 static struct value passing(struct run *r, const struct node *n, struct value all)
 {
     struct value out = list_of(r, LIST, r->failed ? 0 : all.list->count);
