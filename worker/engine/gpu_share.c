@@ -1,4 +1,5 @@
-/* Each rank puts its line into the store, rank 0 makes a table of them, and all read that. */
+/* Each rank puts its line into the store, rank 0 makes a table of them, and all read that. A line is the bytes of
+ * a struct, as all ranks run the same program. */
 #include "worker/engine/gpu_share.h"
 
 #include "base/proc.h"
@@ -26,7 +27,7 @@ static int collect(struct dt_store *store, const char *key, int size, struct dt_
     }
     int rc = dt_store_multi_get(store, keys, count, lines, OPEN_TIMEOUT_S, err);
     for (size_t r = 0; r < count; r++) {
-        dt_text_printf(table, "%s\n", dt_text_str(&lines[r]));
+        dt_text_add(table, lines[r].data, lines[r].size);
         dt_text_clear(&lines[r]);
     }
     free(lines);
@@ -35,12 +36,18 @@ static int collect(struct dt_store *store, const char *key, int size, struct dt_
     return rc;
 }
 
-static int exchange(struct dt_store *store, const char *key, int rank, int size, const struct dt_text *own,
+/* A rank's GPU: its machine, UUID, bus address and memory; empty and 0 what is not known. */
+struct line {
+    char machine[64], uuid[64], bus[32];
+    double bytes;
+};
+
+static int exchange(struct dt_store *store, const char *key, int rank, int size, const struct line *own,
                     struct dt_text *table, struct dt_error *err)
 {
     char own_key[KEY_BYTES];
     (void)snprintf(own_key, sizeof own_key, "%s/%d", key, rank);
-    if (dt_store_set(store, own_key, own->data, own->size, err) != 0) {
+    if (dt_store_set(store, own_key, own, sizeof *own, err) != 0) {
         return -1;
     }
     if (rank != 0) {
@@ -48,12 +55,6 @@ static int exchange(struct dt_store *store, const char *key, int rank, int size,
     }
     return collect(store, key, size, table, err) == 0 ? dt_store_set(store, key, table->data, table->size, err) : -1;
 }
-
-/* A rank's line: machine, UUID, bus address and memory of its GPU; "-" and 0 what is not known. */
-struct line {
-    char machine[64], uuid[64], bus[32];
-    double bytes;
-};
 
 static int by_gpu(const void *a, const void *b)
 {
@@ -65,7 +66,7 @@ static int by_gpu(const void *a, const void *b)
 
 static bool same(const struct line *a, const struct line *b)
 {
-    return strcmp(a->machine, b->machine) == 0 && strcmp(a->uuid, b->uuid) == 0 && strcmp(a->uuid, "-") != 0;
+    return strcmp(a->machine, b->machine) == 0 && strcmp(a->uuid, b->uuid) == 0 && *a->uuid != 0;
 }
 
 /* The first pair in the order of ranks, and who is beside us. */
@@ -104,7 +105,7 @@ static int find_unseen(const struct line *lines, int rank, int size, const struc
         (void)dt_device_place(d->ops->name, i, &seen[i]);
     }
     for (int r = 0; r < size && unseen < 0; r++) {
-        bool found = strcmp(lines[r].machine, lines[rank].machine) != 0 || strcmp(lines[r].uuid, "-") == 0;
+        bool found = strcmp(lines[r].machine, lines[rank].machine) != 0 || *lines[r].uuid == 0;
         for (int i = 0; i < count && !found; i++) {
             found = strcmp(seen[i].uuid, lines[r].uuid) == 0;
         }
@@ -114,26 +115,24 @@ static int find_unseen(const struct line *lines, int rank, int size, const struc
     return unseen;
 }
 
-static int look(struct gpu_share *out, const char *table, int rank, int size, const struct dt_device *device,
+static int look(struct gpu_share *out, const struct dt_text *table, int rank, int size, const struct dt_device *device,
                 struct dt_error *err)
 {
-    struct line *lines = dt_alloc((size_t)size * sizeof *lines);
-    int rc = 0;
-    for (int r = 0; r < size && rc == 0; r++) {
-        int used = 0;
-        if (sscanf(table, "%63s %63s %31s %lf%n", lines[r].machine, lines[r].uuid, lines[r].bus, &lines[r].bytes,
-                   &used) != 4 ||
-            table[used] != '\n') {
-            rc = dt_fail(err, DT_INVALID, "the store's table of GPUs does not name that of rank %d", r);
-        }
-        table += used + 1;
+    size_t bytes = (size_t)size * sizeof(struct line);
+    if (table->size != bytes) {
+        return dt_fail(err, DT_INVALID, "the store's table of GPUs has %zu bytes for %d ranks, not %zu", table->size,
+                       size, bytes);
     }
-    if (rc == 0) {
-        compare(out, lines, rank, size);
-        out->unseen = find_unseen(lines, rank, size, device);
+    struct line *lines = dt_alloc(bytes);
+    memcpy(lines, table->data, bytes);
+    for (int r = 0; r < size; r++) {
+        struct line *l = &lines[r];
+        l->machine[sizeof l->machine - 1] = l->uuid[sizeof l->uuid - 1] = l->bus[sizeof l->bus - 1] = 0;
     }
+    compare(out, lines, rank, size);
+    out->unseen = find_unseen(lines, rank, size, device);
     free(lines);
-    return rc;
+    return 0;
 }
 
 int gpu_share_look(struct gpu_share *out, struct dt_store *store, const struct dt_page *page, int rank, int size,
@@ -144,22 +143,23 @@ int gpu_share_look(struct gpu_share *out, struct dt_store *store, const struct d
     *out = (struct gpu_share){.ranks = 1, .first = -1, .second = -1, .unseen = -1};
     out->share_bytes = sized ? (double)total_bytes : INFINITY;
     struct dt_device_place place;
-    struct dt_text own, table;
+    struct line own = {.bytes = (double)total_bytes};
+    struct dt_text table;
     char key[KEY_BYTES], boot[DT_BOOT_ID_BYTES];
     if (size == 1) {
         return 0;
     }
-    dt_text_init(&own);
     dt_text_init(&table);
-    dt_text_puts(&own, dt_proc_boot_id(boot)); /* the same for all containers of a machine */
-    bool known = dt_device_place(device->ops->name, device->options.index, &place);
-    dt_text_printf(&own, "%s %s %s %zu", own.size > 0 ? "" : "-", known ? place.uuid : "-", known ? place.bus : "-",
-                   total_bytes);
+    /* the boot id: the same for all containers of a machine */
+    (void)snprintf(own.machine, sizeof own.machine, "%s", dt_proc_boot_id(boot));
+    if (dt_device_place(device->ops->name, device->options.index, &place)) {
+        (void)snprintf(own.uuid, sizeof own.uuid, "%s", place.uuid);
+        (void)snprintf(own.bus, sizeof own.bus, "%s", place.bus);
+    }
     (void)snprintf(key, sizeof key, "gpu/%u", page->round);
     int rc = exchange(store, key, rank, size, &own, &table, err);
-    rc = rc == 0 ? look(out, dt_text_str(&table), rank, size, device, err)
-                 : dt_wrap(err, "waiting for all ranks to open their GPUs");
+    rc =
+        rc == 0 ? look(out, &table, rank, size, device, err) : dt_wrap(err, "waiting for all ranks to open their GPUs");
     dt_text_clear(&table);
-    dt_text_clear(&own);
     return rc;
 }
