@@ -1,4 +1,4 @@
-/* covers: worker/data/templates/parse.c worker/data/templates/tokens.c worker/data/templates/expressions.c worker/data/templates/render.c worker/data/templates/values.c worker/data/templates/functions.c worker/data/templates/case.c */
+/* covers: worker/data/templates/parse.c worker/data/templates/tokens.c worker/data/templates/expressions.c worker/data/templates/render.c worker/data/templates/values.c worker/data/templates/filters.c worker/data/templates/globals.c worker/data/templates/rows.c worker/data/templates/case.c */
 /* Templates render what jinja2 rendered once (tests/golden/finetune/jinja.json), conversations what
  * transformers made of them (chat.json), to the byte; what is not supported is refused by its name, and work is
  * bounded. */

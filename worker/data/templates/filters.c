@@ -1,5 +1,5 @@
-/* The tables of filters, tests, methods and functions. */
-#include "worker/data/templates/own.h"
+/* The tables of filters and methods. */
+#include "worker/data/templates/rows.h"
 
 #include <errno.h>
 #include <math.h>
@@ -7,88 +7,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ARGUMENTS = 4, RANGE_MOST = 100000 };
-
-/* arg: ARGUMENTS values, undefined with a null name where they are missing. */
-struct row {
-    const char *name;
-    struct value (*fn)(struct run *r, struct value v, const struct value *arg, const struct arguments *raw);
-    int most; /* arguments; -1: the row reads `raw` */
-    const char *names[ARGUMENTS];
-};
-
-static bool given(struct value arg)
-{
-    return arg.kind != UNDEFINED || arg.text.at != NULL;
-}
-
-static int64_t whole(struct run *r, struct value v, int64_t missing)
-{
-    if (!given(v) || v.kind == NONE) {
-        return missing;
-    }
-    if (v.kind != INTEGER && v.kind != BOOLEAN) {
-        (void)fail(r, "needs an integer, not %s", kind_name(v));
-        return missing;
-    }
-    return v.kind == INTEGER ? v.i : v.yes;
-}
-
-/* A text among arguments. */
-static struct value needs_text(struct run *r, struct value v)
-{
-    return v.kind == TEXT
-               ? v
-               : (struct value){.kind = TEXT, .text = {fail(r, "needs a text, not %s", kind_name(v)).text.at, 0}};
-}
-
-static struct value call_row(struct run *r, const struct row *row, struct value v, const struct arguments *a)
-{
-    struct value arg[ARGUMENTS];
-    for (int i = 0; i < ARGUMENTS; i++) {
-        arg[i] = undefined(NULL, 0);
-    }
-    for (int i = 0; row->most >= 0 && i < a->count; i++) {
-        int at = a->names[i] == NULL ? i : 0;
-        while (a->names[i] != NULL && at < row->most &&
-               (row->names[at] == NULL || strcmp(row->names[at], a->names[i]) != 0)) {
-            at++;
-        }
-        if (at >= row->most) {
-            return fail(r, "%s: argument %s is not supported", row->name,
-                        a->names[i] != NULL ? a->names[i] : "too many");
-        }
-        arg[at] = a->at[i];
-    }
-    return r->failed ? undefined("", 0) : row->fn(r, v, arg, a);
-}
-
 /* ---- texts ---- */
-
-#define ROW_FN(name)                                                                                                   \
-    static struct value name(struct run *r, struct value v, const struct value *arg, const struct arguments *raw)
-#define UNUSED (void)r, (void)v, (void)arg, (void)raw
 
 ROW_FN(do_strip)
 {
     UNUSED;
     v = to_text(r, v);
-    struct value set = given(arg[0]) && arg[0].kind != NONE ? needs_text(r, arg[0]) : v;
-    return r->failed ? v : strip(v, STRIP_LEFT | STRIP_RIGHT, given(arg[0]) && arg[0].kind != NONE ? &set : NULL);
+    struct value set = row_given(arg[0]) && arg[0].kind != NONE ? row_needs_text(r, arg[0]) : v;
+    return r->failed ? v : strip(v, STRIP_LEFT | STRIP_RIGHT, row_given(arg[0]) && arg[0].kind != NONE ? &set : NULL);
 }
 
 ROW_FN(do_lstrip)
 {
     UNUSED;
-    struct value set = given(arg[0]) ? needs_text(r, arg[0]) : v;
-    return strip(v, STRIP_LEFT, given(arg[0]) ? &set : NULL);
+    struct value set = row_given(arg[0]) ? row_needs_text(r, arg[0]) : v;
+    return strip(v, STRIP_LEFT, row_given(arg[0]) ? &set : NULL);
 }
 
 ROW_FN(do_rstrip)
 {
     UNUSED;
-    struct value set = given(arg[0]) ? needs_text(r, arg[0]) : v;
-    return strip(v, STRIP_RIGHT, given(arg[0]) ? &set : NULL);
+    struct value set = row_given(arg[0]) ? row_needs_text(r, arg[0]) : v;
+    return strip(v, STRIP_RIGHT, row_given(arg[0]) ? &set : NULL);
 }
 
 ROW_FN(do_upper)
@@ -128,14 +68,14 @@ ROW_FN(do_capitalize)
 ROW_FN(do_startswith)
 {
     UNUSED;
-    struct value with = needs_text(r, arg[0]);
+    struct value with = row_needs_text(r, arg[0]);
     return boolean(v.text.size >= with.text.size && memcmp(v.text.at, with.text.at, with.text.size) == 0);
 }
 
 ROW_FN(do_endswith)
 {
     UNUSED;
-    struct value with = needs_text(r, arg[0]);
+    struct value with = row_needs_text(r, arg[0]);
     return boolean(v.text.size >= with.text.size &&
                    memcmp(v.text.at + v.text.size - with.text.size, with.text.at, with.text.size) == 0);
 }
@@ -152,8 +92,8 @@ ROW_FN(do_replace)
     UNUSED;
     struct dt_text out;
     v = to_text(r, v);
-    struct value old = needs_text(r, arg[0]), with = needs_text(r, arg[1]);
-    int64_t most = whole(r, arg[2], -1);
+    struct value old = row_needs_text(r, arg[0]), with = row_needs_text(r, arg[1]);
+    int64_t most = row_whole(r, arg[2], -1);
     size_t at = 0;
     dt_text_init(&out);
     for (int64_t n = 0; !r->failed && n != most && work(r, 1 + with.text.size / 16); n++) {
@@ -203,9 +143,9 @@ ROW_FN(do_split)
 {
     UNUSED;
     struct value out = list_of(r, LIST, 0), rest = v;
-    bool by_space = !given(arg[0]) || arg[0].kind == NONE;
-    struct value by = by_space ? v : needs_text(r, arg[0]);
-    int64_t most = whole(r, arg[1], -1);
+    bool by_space = !row_given(arg[0]) || arg[0].kind == NONE;
+    struct value by = by_space ? v : row_needs_text(r, arg[0]);
+    int64_t most = row_whole(r, arg[1], -1);
     if (!r->failed && !by_space && by.text.size == 0) {
         return fail(r, "split: by an empty text");
     }
@@ -279,7 +219,7 @@ ROW_FN(do_get)
     const struct value *found = arg[0].kind == TEXT && work(r, (size_t)v.dict->count)
                                     ? dict_get(v.dict, arg[0].text.at, arg[0].text.size)
                                     : NULL;
-    return found != NULL ? *found : given(arg[1]) ? arg[1] : none_of();
+    return found != NULL ? *found : row_given(arg[1]) ? arg[1] : none_of();
 }
 
 static struct value sorted(struct run *r, struct value l, int64_t key, bool backwards, bool case_matters);
@@ -313,7 +253,7 @@ ROW_FN(do_list)
 ROW_FN(do_join)
 {
     UNUSED;
-    struct value by = given(arg[0]) ? to_text(r, arg[0]) : text_of("", 0), l = to_list(r, v);
+    struct value by = row_given(arg[0]) ? to_text(r, arg[0]) : text_of("", 0), l = to_list(r, v);
     struct dt_text out;
     dt_text_init(&out);
     for (int64_t i = 0; !r->failed && i < l.list->count; i++) {
@@ -432,7 +372,7 @@ static const char *name_in(struct run *r, const struct arguments *a, int at, con
     if (at >= a->by_position) {
         return otherwise;
     }
-    struct value v = needs_text(r, a->at[at]);
+    struct value v = row_needs_text(r, a->at[at]);
     char *copy = r->failed ? NULL : take(r, v.text.size + 1);
     return copy != NULL ? memcpy(copy, v.text.at, v.text.size) : "";
 }
@@ -458,7 +398,7 @@ ROW_FN(do_map)
     struct arguments rest = name != NULL ? behind(raw, 1) : *raw;
     for (int64_t i = 0; !r->failed && i < l.list->count; i++) {
         struct value one = name != NULL ? call_filter(r, name, l.list->at[i], &rest) : path_of(r, l.list->at[i], path);
-        append(r, &out, one.kind == UNDEFINED && name == NULL && given(missing) ? missing : one);
+        append(r, &out, one.kind == UNDEFINED && name == NULL && row_given(missing) ? missing : one);
     }
     return out;
 }
@@ -524,8 +464,8 @@ ROW_FN(do_safe)
 ROW_FN(do_default)
 {
     UNUSED;
-    bool missing = v.kind == UNDEFINED || (given(arg[1]) && is_true(arg[1]) && !is_true(v));
-    return !missing ? v : given(arg[0]) ? arg[0] : text_of("", 0);
+    bool missing = v.kind == UNDEFINED || (row_given(arg[1]) && is_true(arg[1]) && !is_true(v));
+    return !missing ? v : row_given(arg[0]) ? arg[0] : text_of("", 0);
 }
 
 /* A text as a number; false: it is none. */
@@ -556,7 +496,7 @@ ROW_FN(do_int)
         return integer(i);
     }
     bool good = v.kind == FLOAT || (v.kind == TEXT && read_number(v, false, &i, &f));
-    return good && fabs(f) < 9.2e18 ? integer((int64_t)f) : given(arg[0]) ? arg[0] : integer(0);
+    return good && fabs(f) < 9.2e18 ? integer((int64_t)f) : row_given(arg[0]) ? arg[0] : integer(0);
 }
 
 ROW_FN(do_float)
@@ -566,31 +506,24 @@ ROW_FN(do_float)
     double f = v.kind == FLOAT ? v.f : v.kind == INTEGER ? (double)v.i : v.kind == BOOLEAN ? v.yes : 0;
     bool good =
         v.kind == FLOAT || v.kind == INTEGER || v.kind == BOOLEAN || (v.kind == TEXT && read_number(v, false, &i, &f));
-    return good || !given(arg[0]) ? (struct value){.kind = FLOAT, .f = good ? f : 0} : arg[0];
-}
-
-/* A text that ends with NUL. */
-static const char *c_text(struct run *r, struct value v)
-{
-    v = needs_text(r, v);
-    char *copy = r->failed ? NULL : take(r, v.text.size + 1);
-    return copy != NULL ? memcpy(copy, v.text.at, v.text.size) : "";
+    return good || !row_given(arg[0]) ? (struct value){.kind = FLOAT, .f = good ? f : 0} : arg[0];
 }
 
 ROW_FN(do_tojson)
 {
     UNUSED;
-    struct json_form form = {.ascii = is_true(arg[1]), .sorted = is_true(arg[2]), .indent = (int)whole(r, arg[0], -1)};
+    struct json_form form = {
+        .ascii = is_true(arg[1]), .sorted = is_true(arg[2]), .indent = (int)row_whole(r, arg[0], -1)};
     form.indent = form.indent > 64 ? 64 : form.indent;
     form.item = form.indent >= 0 ? "," : ", ";
     form.key = ": ";
-    if (given(arg[3]) && arg[3].kind != NONE) {
+    if (row_given(arg[3]) && arg[3].kind != NONE) {
         struct value pair = to_list(r, arg[3]);
         if (r->failed || pair.list->count != 2) {
             return fail(r, "tojson: separators are two texts");
         }
-        form.item = c_text(r, pair.list->at[0]);
-        form.key = c_text(r, pair.list->at[1]);
+        form.item = row_text(r, pair.list->at[0]);
+        form.key = row_text(r, pair.list->at[1]);
     }
     struct dt_text out;
     dt_text_init(&out);
@@ -641,16 +574,6 @@ static const struct row text_methods[] = {
 static const struct row dict_methods[] = {
     {"items", do_items, 0, {0}}, {"keys", do_keys, 0, {0}}, {"values", do_values, 0, {0}}, {"get", do_get, 2, {0}}};
 
-static const struct row *row_in(const struct row *rows, size_t count, const char *name)
-{
-    const struct row *found = NULL;
-    for (size_t i = 0; i < count; i++) {
-        found = strcmp(rows[i].name, name) == 0 ? &rows[i] : found;
-    }
-    return found;
-}
-#define FIND(table, name) row_in(table, sizeof(table) / sizeof(table)[0], name)
-
 bool filter_exists(const char *name)
 {
     return FIND(filters, name) != NULL;
@@ -658,7 +581,7 @@ bool filter_exists(const char *name)
 
 struct value call_filter(struct run *r, const char *name, struct value v, const struct arguments *a)
 {
-    return call_row(r, FIND(filters, name), v, a);
+    return row_call(r, FIND(filters, name), v, a);
 }
 
 bool method_exists(const char *name)
@@ -671,180 +594,5 @@ struct value call_method(struct run *r, struct value self, const char *name, con
     const struct row *row = self.kind == TEXT   ? FIND(text_methods, name)
                             : self.kind == DICT ? FIND(dict_methods, name)
                                                 : NULL;
-    return row != NULL ? call_row(r, row, self, a) : fail(r, "%s has no method %s", kind_name(self), name);
-}
-
-/* ---- tests ---- */
-
-static bool odd(struct run *r, struct value v)
-{
-    return (whole(r, v, 0) & 1) != 0;
-}
-
-bool test_exists(const char *name)
-{
-    static const char *const names[] = {"defined", "undefined",   "none",  "true",    "false",    "boolean",  "string",
-                                        "number",  "integer",     "float", "mapping", "sequence", "iterable", "odd",
-                                        "even",    "divisibleby", "eq",    "equalto", "ne",       "in"};
-    bool found = false;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        found = found || strcmp(names[i], name) == 0;
-    }
-    return found;
-}
-
-bool call_test(struct run *r, const char *name, struct value v, const struct arguments *a)
-{
-    static const char *const kinds[] = {
-        [UNDEFINED] = "undefined", [NONE] = "none",   [BOOLEAN] = "boolean", [INTEGER] = "integer",
-        [FLOAT] = "float",         [TEXT] = "string", [DICT] = "mapping",    [FUNCTION] = NULL};
-    static const char *const with_one[] = {"divisibleby", "eq", "equalto", "ne", "in"};
-    int at = -1;
-    for (int i = 0; i < 5; i++) {
-        at = strcmp(with_one[i], name) == 0 ? i : at;
-    }
-    if (a->count != (at >= 0)) {
-        (void)fail(r, "test %s: %d arguments", name, a->count);
-        return false;
-    }
-    if (at == 0) {
-        int64_t by = whole(r, a->at[0], 1), x = whole(r, v, 0);
-        return by == 0 ? (fail(r, "division by zero"), false) : by == -1 || x % by == 0;
-    }
-    if (at > 0) {
-        return at == 4 ? contains(r, a->at[0], v) : equal(r, v, a->at[0]) == (at != 3);
-    }
-    for (int k = 0; k <= FUNCTION; k++) {
-        if (kinds[k] != NULL && strcmp(kinds[k], name) == 0) {
-            return (int)v.kind == k;
-        }
-    }
-    if (strcmp(name, "odd") == 0 || strcmp(name, "even") == 0) {
-        return odd(r, v) == (*name == 'o');
-    }
-    if (strcmp(name, "true") == 0 || strcmp(name, "false") == 0) {
-        return v.kind == BOOLEAN && v.yes == (*name == 't');
-    }
-    if (strcmp(name, "number") == 0) {
-        return v.kind == BOOLEAN || v.kind == INTEGER || v.kind == FLOAT;
-    }
-    return strcmp(name, "defined") == 0
-               ? v.kind != UNDEFINED
-               : v.kind == TEXT || v.kind == LIST || v.kind == TUPLE || v.kind == DICT || v.kind == UNDEFINED;
-}
-
-/* ---- functions ---- */
-
-ROW_FN(do_range)
-{
-    UNUSED;
-    int64_t first = given(arg[1]) ? whole(r, arg[0], 0) : 0, end = whole(r, arg[given(arg[1])], 0),
-            by = whole(r, arg[2], 1);
-    __int128 count = by > 0   ? ((__int128)end - first + by - 1) / by
-                     : by < 0 ? ((__int128)first - end - by - 1) / -by
-                              : 0;
-    if (by == 0 || count > RANGE_MOST) {
-        return fail(r, "range: more than %d numbers, or a step of 0", RANGE_MOST);
-    }
-    struct value out = list_of(r, LIST, count > 0 ? (int64_t)count : 0);
-    for (int64_t i = 0; !r->failed && i < out.list->count; i++) {
-        out.list->at[i] = integer(first + i * by);
-    }
-    return out;
-}
-
-ROW_FN(do_namespace)
-{
-    UNUSED;
-    struct value out = {.kind = NAMESPACE, .dict = take(r, sizeof *out.dict)};
-    for (int i = 0; !r->failed && i < raw->count; i++) {
-        if (raw->names[i] == NULL) {
-            return fail(r, "namespace: needs names");
-        }
-        dict_set(r, out.dict, text_of(raw->names[i], strlen(raw->names[i])), raw->at[i]);
-    }
-    return out;
-}
-
-ROW_FN(do_raise)
-{
-    UNUSED;
-    struct value words = to_text(r, arg[0]);
-    if (!r->failed) {
-        (void)dt_fail(r->err, DT_INVALID, "%.*s", (int)(words.text.size < 4096 ? words.text.size : 4096),
-                      words.text.at);
-        r->failed = true;
-    }
-    return undefined("", 0);
-}
-
-ROW_FN(do_strftime)
-{
-    UNUSED;
-    static const char *const months[] = {"January", "February", "March",     "April",   "May",      "June",
-                                         "July",    "August",   "September", "October", "November", "December"},
-                             *const days[] = {"Sunday",   "Monday", "Tuesday", "Wednesday",
-                                              "Thursday", "Friday", "Saturday"};
-    const struct tm *t = r->now;
-    const char *form = c_text(r, arg[0]);
-    struct dt_text out;
-    dt_text_init(&out);
-    for (; *form != 0 && !r->failed; form++) {
-        int hour = t->tm_hour % 12 == 0 ? 12 : t->tm_hour % 12;
-        const struct {
-            char letter;
-            const char *name;
-            int width, number;
-        } parts[] = {{'Y', NULL, 4, t->tm_year + 1900},
-                     {'m', NULL, 2, t->tm_mon + 1},
-                     {'d', NULL, 2, t->tm_mday},
-                     {'B', months[t->tm_mon], 0, 0},
-                     {'b', months[t->tm_mon], 3, 0},
-                     {'A', days[t->tm_wday], 0, 0},
-                     {'a', days[t->tm_wday], 3, 0},
-                     {'j', NULL, 3, t->tm_yday + 1},
-                     {'y', NULL, 2, t->tm_year % 100},
-                     {'H', NULL, 2, t->tm_hour},
-                     {'M', NULL, 2, t->tm_min},
-                     {'S', NULL, 2, t->tm_sec},
-                     {'p', t->tm_hour < 12 ? "AM" : "PM", 0, 0},
-                     {'I', NULL, 2, hour},
-                     {'%', "%", 0, 0}};
-        size_t i = 0, count = sizeof parts / sizeof parts[0];
-        if (*form != '%') {
-            dt_text_add(&out, form, 1);
-            continue;
-        }
-        form++;
-        while (i < count && parts[i].letter != *form) {
-            i++;
-        }
-        if (i == count) {
-            (void)fail(r, "strftime %%%.1s is not supported", form);
-            break;
-        }
-        if (parts[i].name == NULL) {
-            dt_text_printf(&out, "%0*d", parts[i].width, parts[i].number);
-        } else {
-            dt_text_printf(&out, "%.*s", parts[i].width > 0 ? parts[i].width : 16, parts[i].name);
-        }
-    }
-    v = r->failed ? undefined("", 0) : text_copy(r, dt_text_str(&out), out.size);
-    dt_text_clear(&out);
-    return v;
-}
-
-static const struct row functions[] = {{"range", do_range, 3, {0}},
-                                       {"namespace", do_namespace, -1, {0}},
-                                       {"raise_exception", do_raise, 1, {"message"}},
-                                       {"strftime_now", do_strftime, 1, {"format"}}};
-
-bool function_exists(const char *name)
-{
-    return FIND(functions, name) != NULL;
-}
-
-struct value call_function(struct run *r, const char *name, const struct arguments *a)
-{
-    return call_row(r, FIND(functions, name), undefined("", 0), a);
+    return row != NULL ? row_call(r, row, self, a) : fail(r, "%s has no method %s", kind_name(self), name);
 }
