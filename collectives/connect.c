@@ -8,12 +8,11 @@
 #define LOOK_S 0.1 /* between two looks at the peers, while waiting for a stream */
 #define END_S 30.0 /* longest wait for a stream whose communicator was aborted */
 
-/* Waits until all of s has run. Fails when a peer is lost, the round ends, or open_timeout_s is
- * over. */
-static int await(struct dt_comm *c, struct dt_stream *s, struct dt_error *err)
+/* Waits for an event. Fails when a peer is lost, the round ends, or open_timeout_s is over. */
+static int await(struct dt_comm *c, struct dt_event *e, struct dt_stream *s, struct dt_error *err)
 {
     double until_s = dt_now_s() + c->open_timeout_s;
-    while (dt_stream_finish(s, LOOK_S, err) != 0) {
+    while (dt_event_sync(e, LOOK_S, err) != 0) {
         if (err->status != DT_TIMEOUT || dt_stream_failed(s, err) || dt_comm_poll(c, err) != 0) {
             return -1;
         }
@@ -26,6 +25,18 @@ static int await(struct dt_comm *c, struct dt_stream *s, struct dt_error *err)
         }
     }
     return dt_comm_poll(c, err);
+}
+
+static int await_all(struct dt_comm *c, struct dt_stream *s, struct dt_error *err)
+{
+    struct dt_event *e = NULL;
+    if (dt_event_open(c->device, &e, err) != 0) {
+        return -1;
+    }
+    dt_event_record(e, s);
+    int rc = await(c, e, s, err);
+    dt_event_close(e);
+    return rc;
 }
 
 int dt_comm_connect(struct dt_comm *c, unsigned kinds, size_t bytes, struct dt_stream *s, struct dt_error *err)
@@ -58,7 +69,7 @@ int dt_comm_connect(struct dt_comm *c, unsigned kinds, size_t bytes, struct dt_s
             }
         }
     }
-    int rc = await(c, s, err);
+    int rc = await_all(c, s, err);
     struct dt_error late;
     if (rc != 0) {
         dt_comm_abort(c);
