@@ -250,6 +250,8 @@ void trainer_step_open(struct trainer *t);
 /* Puts the next step in; on a device with memory of its own it then reads the batches of the one
  * after it. At most t->stepper.ahead + 1 steps are in at a time. */
 int trainer_begin(struct trainer *t, struct dt_error *err);
+/* Enqueues the work of one optimizer step over these batches, and nothing around it. */
+void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_pending *p);
 /* Waits for the earliest step that is in, and counts it: step, epoch, position, tokens are as
  * behind it. */
 int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_error *err);

@@ -1,4 +1,4 @@
-/* One optimizer step: read trainer_begin first. It walks the chain once forward and once
+/* One optimizer step: read trainer_enqueue first. It walks the chain once forward and once
  * backward per micro-step and asks the strategy for weights and gradients; where they are and
  * what travels is the strategy's business. Nothing in it allocates.
  *
@@ -340,31 +340,10 @@ static double computed(const struct trainer *t, const struct trainer_feed *f)
 
 /* ---- the step ---- */
 
-int trainer_begin(struct trainer *t, struct dt_error *err)
+void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_pending *p)
 {
     struct world *w = t->world;
     struct strategy *s = &t->strategy;
-    struct trainer_pending *p = &t->stepper.pending[t->stepper.begun % 2];
-    struct trainer_feed *f;
-    double begin_s = dt_now_s();
-    if (trainer_batch_take(t, &f, err) != 0) {
-        return -1;
-    }
-    p->begin_s = begin_s;
-    p->data_s = f->data_s;
-    p->rate = horizon_rate(&t->run.horizon, &t->run.schedule, t->stepper.begun_samples);
-    p->count = f->count;
-    p->computed = computed(t, f);
-    p->epoch = f->epoch;
-    p->position = f->position;
-    p->blank = f->blank;
-    p->blank_rank = f->blank_rank;
-    const struct batch_split now = trainer_split(t);
-    bool last = t->stepper.begun + 1 >= t->run.total_steps;
-    t->stepper.begun_samples = p->samples =
-        horizon_after(&t->run.horizon, &t->job->training, t->stepper.begun_samples, &now, p->epoch, p->position, last);
-    p->riders = t->stepper.pace_due;
-    t->stepper.pace_due = false;
     trainer_graph_begin(t);
     timeline_step(t->stepper.timeline, t->stepper.begun + 1);
 
@@ -412,6 +391,32 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     }
     s->weights->publish(s);
     dt_event_record(p->done, w->compute);
+}
+
+int trainer_begin(struct trainer *t, struct dt_error *err)
+{
+    struct trainer_pending *p = &t->stepper.pending[t->stepper.begun % 2];
+    struct trainer_feed *f;
+    double begin_s = dt_now_s();
+    if (trainer_batch_take(t, &f, err) != 0) {
+        return -1;
+    }
+    p->begin_s = begin_s;
+    p->data_s = f->data_s;
+    p->rate = horizon_rate(&t->run.horizon, &t->run.schedule, t->stepper.begun_samples);
+    p->count = f->count;
+    p->computed = computed(t, f);
+    p->epoch = f->epoch;
+    p->position = f->position;
+    p->blank = f->blank;
+    p->blank_rank = f->blank_rank;
+    const struct batch_split now = trainer_split(t);
+    bool last = t->stepper.begun + 1 >= t->run.total_steps;
+    t->stepper.begun_samples = p->samples =
+        horizon_after(&t->run.horizon, &t->job->training, t->stepper.begun_samples, &now, p->epoch, p->position, last);
+    p->riders = t->stepper.pace_due;
+    t->stepper.pace_due = false;
+    trainer_enqueue(t, f, p);
     t->stepper.begun++;
     timeline_step(t->stepper.timeline, t->stepper.begun + 1);
     bool more = t->stepper.begun < t->run.total_steps && !trainer_stops(t) && !t->lost;
