@@ -114,12 +114,13 @@ struct rank {
     int64_t step; /* the last one that was reported */
 };
 
-static int64_t started(const struct dt_comm *c, int64_t *of)
+static int64_t started(const struct dt_comm *c, int64_t *of, int64_t *bytes)
 {
     int64_t n = 0;
     for (int i = 0; i < DT_COLL_COUNT; i++) {
         n += c->stats.count[i];
         of[i] += c->stats.count[i];
+        bytes[i] += c->stats.bytes[i];
     }
     return n;
 }
@@ -127,11 +128,12 @@ static int64_t started(const struct dt_comm *c, int64_t *of)
 static void count_collectives(struct trainer *t, struct ranks_outcome *out)
 {
     memset(out->collectives_of, 0, sizeof out->collectives_of);
+    memset(out->bytes_of, 0, sizeof out->bytes_of);
     struct dt_comm *all[WORLD_COMMS_MAX];
     int count = world_comms(t->world, all);
     out->collectives = 0;
     for (int i = 0; i < count; i++) {
-        out->collectives += started(all[i], out->collectives_of);
+        out->collectives += started(all[i], out->collectives_of, out->bytes_of);
     }
 }
 

@@ -49,7 +49,7 @@ struct ranks_outcome {
     } tensors[64];
     double val_loss;     /* from the last evaluation, on rank 0 */
     int64_t collectives; /* collectives of all kinds that rank 0 started after the first step */
-    int64_t collectives_of[DT_COLL_COUNT];
+    int64_t collectives_of[DT_COLL_COUNT], bytes_of[DT_COLL_COUNT];
     char trace[4096];                 /* "G1 F1 ..." */
     size_t bytes[PLAN_PURPOSE_COUNT]; /* planned by rank 0 */
 };

@@ -37,6 +37,7 @@ struct job {
     const char *output_dir; /* runs/NAME by default */
     bool fresh;             /* --fresh: begin anew in a new folder */
     bool evaluates;         /* --evaluate: nothing is trained, so data.train is not read */
+    bool elsewhere;         /* only planned, for hosts whose data are not these: few samples are no error */
     struct job_model {
         /* "gpt2"; from the folder's config.json when `load` is given */
         const char *name;
