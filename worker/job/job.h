@@ -83,6 +83,7 @@ struct job {
         double max_grad_norm; /* 0: no clipping */
         int64_t seed;
         int64_t eval_every_n_steps, eval_batches; /* 0: never; 0: all */
+        int64_t check_replicas_every_n_steps;     /* 0: never */
         enum loss_normalization loss_normalization;
         bool deterministic;
         const char *attention;   /* "auto", "fast", "ordered", "own": on a GPU */
