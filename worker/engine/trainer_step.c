@@ -1,4 +1,4 @@
-/* One optimizer step: read trainer_begin first. It walks the chain once forward and once
+/* One optimizer step: read trainer_enqueue first. It walks the chain once forward and once
  * backward per micro-step and asks the strategy for weights and gradients; where they are and
  * what travels is the strategy's business. Nothing in it allocates.
  *
@@ -340,31 +340,10 @@ static double computed(const struct trainer *t, const struct trainer_feed *f)
 
 /* ---- the step ---- */
 
-int trainer_begin(struct trainer *t, struct dt_error *err)
+void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_pending *p)
 {
     struct world *w = t->world;
     struct strategy *s = &t->strategy;
-    struct trainer_pending *p = &t->stepper.pending[t->stepper.begun % 2];
-    struct trainer_feed *f;
-    double begin_s = dt_now_s();
-    if (trainer_batch_take(t, &f, err) != 0) {
-        return -1;
-    }
-    p->begin_s = begin_s;
-    p->data_s = f->data_s;
-    p->rate = horizon_rate(&t->run.horizon, &t->run.schedule, t->stepper.begun_samples);
-    p->count = f->count;
-    p->computed = computed(t, f);
-    p->epoch = f->epoch;
-    p->position = f->position;
-    p->blank = f->blank;
-    p->blank_rank = f->blank_rank;
-    const struct batch_split now = trainer_split(t);
-    bool last = t->stepper.begun + 1 >= t->run.total_steps;
-    t->stepper.begun_samples = p->samples =
-        horizon_after(&t->run.horizon, &t->job->training, t->stepper.begun_samples, &now, p->epoch, p->position, last);
-    p->riders = t->stepper.pace_due;
-    t->stepper.pace_due = false;
     trainer_graph_begin(t);
     timeline_step(t->stepper.timeline, t->stepper.begun + 1);
 
@@ -412,6 +391,32 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     }
     s->weights->publish(s);
     dt_event_record(p->done, w->compute);
+}
+
+int trainer_begin(struct trainer *t, struct dt_error *err)
+{
+    struct trainer_pending *p = &t->stepper.pending[t->stepper.begun % 2];
+    struct trainer_feed *f;
+    double begin_s = dt_now_s();
+    if (trainer_batch_take(t, &f, err) != 0) {
+        return -1;
+    }
+    p->begin_s = begin_s;
+    p->data_s = f->data_s;
+    p->rate = horizon_rate(&t->run.horizon, &t->run.schedule, t->stepper.begun_samples);
+    p->count = f->count;
+    p->computed = computed(t, f);
+    p->epoch = f->epoch;
+    p->position = f->position;
+    p->blank = f->blank;
+    p->blank_rank = f->blank_rank;
+    const struct batch_split now = trainer_split(t);
+    bool last = t->stepper.begun + 1 >= t->run.total_steps;
+    t->stepper.begun_samples = p->samples =
+        horizon_after(&t->run.horizon, &t->job->training, t->stepper.begun_samples, &now, p->epoch, p->position, last);
+    p->riders = t->stepper.pace_due;
+    t->stepper.pace_due = false;
+    trainer_enqueue(t, f, p);
     t->stepper.begun++;
     timeline_step(t->stepper.timeline, t->stepper.begun + 1);
     bool more = t->stepper.begun < t->run.total_steps && !trainer_stops(t) && !t->lost;
@@ -554,15 +559,15 @@ static void add_results(struct trainer *t, const struct batch *b, int64_t first)
     }
 }
 
-/* Sums the integers over all ranks: as a rule in one piece. */
-static int sum_tally(struct trainer *t, int64_t *tally, int64_t size, struct dt_error *err)
+/* As a rule in one piece. */
+int trainer_sum_counts(struct trainer *t, int64_t *tally, int64_t size, const char *what, struct dt_error *err)
 {
     int64_t most = step_sums_room(&t->step_sums);
     for (int64_t at = 0, n; at < size; at += n) {
         n = size - at < most ? size - at : most;
         const int64_t *sums = step_sums_start_counts(&t->step_sums, tally + at, n);
         dt_event_record(t->stepper.done, t->world->compute);
-        if (trainer_wait(t, t->stepper.done, "evaluation", err) != 0) {
+        if (trainer_wait(t, t->stepper.done, what, err) != 0) {
             return -1;
         }
         memcpy(tally + at, sums, (size_t)n * sizeof *sums);
@@ -581,7 +586,7 @@ static bool asks_text_bytes(const struct trainer *t)
 static int sum_text_bytes(struct trainer *t, int64_t *out, struct dt_error *err)
 {
     int64_t sums[2] = {t->feeds.val_text_bytes, !text_bytes_known(t->feeds.val_bytes)};
-    if (sum_tally(t, sums, 2, err) != 0) {
+    if (trainer_sum_counts(t, sums, 2, "evaluation", err) != 0) {
         return -1;
     }
     *out = sums[1] == 0 ? sums[0] : 0;
@@ -649,7 +654,7 @@ int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct d
     if (asks_text_bytes(t) && sum_text_bytes(t, &out->text_bytes, err) != 0) {
         return -1;
     }
-    if (tally != NULL && sum_tally(t, tally, tally_size, err) != 0) {
+    if (tally != NULL && trainer_sum_counts(t, tally, tally_size, "evaluation", err) != 0) {
         return -1;
     }
     if (t->stepper.classes.n != NULL) {
