@@ -229,7 +229,9 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
                           ? row->reduce == REDUCE_EVERY_MICRO_STEP
                           : job->training.accumulate_sync == SYNC_EVERY_MICRO_STEP;
     if (s->alone) { /* nothing to slice: every row is the same, and no collective is issued */
-        s->weights = &weights_whole;
+        /* slices that rest elsewhere come for their use, as they do with more ranks */
+        bool elsewhere = row->weights == &weights_sliced && s->rests.weights != &home_device;
+        s->weights = elsewhere ? row->weights : &weights_whole;
         s->optimizer = PART_WHOLE;
         s->reduce_every = s->keep_after_forward = false;
     }
@@ -435,7 +437,7 @@ struct dt_stream *strategy_sums(const struct strategy *s)
 
 void strategy_land(struct strategy *s)
 {
-    if (s->alone) {
+    if (s->alone && s->weights == &weights_whole) {
         return;
     }
     dt_event_record(s->landed, s->world->communication);
@@ -486,6 +488,10 @@ void strategy_gather(struct strategy *s, int unit, const void *in, void *out, in
                      const char *name)
 {
     struct dt_stream *stream = s->world->gathering;
+    if (s->alone) {
+        dt_stream_copy(stream, out, in, (size_t)count * dt_dtype_size(type));
+        return;
+    }
     int span = timeline_begin(s->timeline, TIMELINE_GATHERING, stream, name, s->chain->units[unit].name);
     dt_comm_start(s->world->gather,
                   &(struct dt_collective){

@@ -19,7 +19,7 @@
 
 enum { BATCH = 64, THREADS_MOST = 16 };
 
-struct block {
+struct request {
     const struct striped_file *file;
     bool direct, write;
     char *memory;
@@ -33,7 +33,7 @@ struct transfer {
     int depth; /* requests at a time */
     bool single, overlap, ring_open;
     struct dt_pool *pool;
-    struct block batch[BATCH];
+    struct request batch[BATCH];
 #ifdef DT_URING
     struct io_uring ring;
 #endif
@@ -126,13 +126,13 @@ void striped_close(struct striped *f)
 
 /* ---- one block ---- */
 
-static int descriptor(const struct block *b)
+static int descriptor(const struct request *b)
 {
     return b->direct ? b->file->direct : b->file->plain;
 }
 
 /* Moves what is left of a block. */
-static void move_block(struct block *b)
+static void move_block(struct request *b)
 {
     while (b->size_bytes > 0) {
         ssize_t n = b->write ? pwrite(descriptor(b), b->memory, b->size_bytes, b->offset)
@@ -156,8 +156,8 @@ static void move_block(struct block *b)
 }
 
 /* Cuts the next block off a range. */
-static struct block next_block(const struct transfer *t, const struct striped *f, bool write, char **memory, size_t *at,
-                               size_t end)
+static struct request next_block(const struct transfer *t, const struct striped *f, bool write, char **memory,
+                                 size_t *at, size_t end)
 {
     size_t stripe = *at / f->stripe_bytes, to = (stripe + 1) * f->stripe_bytes,
            edge = (*at / t->block_bytes + 1) * t->block_bytes, page = *at % TRANSFER_PAGE_BYTES;
@@ -172,18 +172,18 @@ static struct block next_block(const struct transfer *t, const struct striped *f
     } else {
         direct = false;
     }
-    struct block b = {.file = &f->file[stripe % (size_t)f->count],
-                      .direct = direct,
-                      .write = write,
-                      .memory = *memory,
-                      .size_bytes = to - *at,
-                      .offset = (int64_t)(stripe / (size_t)f->count * f->stripe_bytes + *at % f->stripe_bytes)};
+    struct request b = {.file = &f->file[stripe % (size_t)f->count],
+                        .direct = direct,
+                        .write = write,
+                        .memory = *memory,
+                        .size_bytes = to - *at,
+                        .offset = (int64_t)(stripe / (size_t)f->count * f->stripe_bytes + *at % f->stripe_bytes)};
     *memory += b.size_bytes;
     *at = to;
     return b;
 }
 
-static int say(const struct striped *f, const struct block *b, struct dt_error *err)
+static int say(const struct striped *f, const struct request *b, struct dt_error *err)
 {
     if (b->error < 0) {
         return dt_fail(err, DT_IO, "offload: %s: the file of the %s has become shorter", b->file->path, f->what);
@@ -236,7 +236,7 @@ static int finish_one(struct transfer *t, int *error)
     }
     int i = (int)(intptr_t)io_uring_cqe_get_data(cqe), moved = cqe->res;
     io_uring_cqe_seen(&t->ring, cqe);
-    struct block *b = &t->batch[i];
+    struct request *b = &t->batch[i];
     if (moved > 0) {
         b->memory += moved;
         b->offset += moved;
@@ -251,7 +251,7 @@ static int finish_one(struct transfer *t, int *error)
 
 static void put_request(struct transfer *t, int i)
 {
-    struct block *b = &t->batch[i];
+    struct request *b = &t->batch[i];
     struct io_uring_sqe *sqe = io_uring_get_sqe(&t->ring); /* there is room: at most `depth` are under way */
     if (b->write) {
         io_uring_prep_write(sqe, descriptor(b), b->memory, (unsigned)b->size_bytes, (uint64_t)b->offset);

@@ -278,6 +278,10 @@ void *windows_bring(struct windows *x, size_t at, size_t size_bytes, enum home_u
     if (ahead) {
         read_ahead(x, v);
     }
+    struct dt_error why;
+    if (dt_stream_failed(x->out, &why)) { /* also where these bytes are still in the room */
+        dt_stream_fail_with(user, &why);
+    }
     dt_event_wait(v->filled, user);
     dt_event_wait(v->used, user); /* the last one may have been given back for another stream */
     if (use != HOME_READ && v->out) {
