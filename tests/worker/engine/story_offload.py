@@ -115,6 +115,7 @@ def test_killed_in_a_step(place):
     for s in [*more, *nvme(folder)]:
         args += ["--set", s]
     with support.Job(args) as run:
+        run.agent_pid = run.agent
         for wanted in (8, 40):
             pages = {}
             deadline = time.monotonic() + support.DEADLINE_S
