@@ -9,7 +9,7 @@
 
 struct host {
     char *array;
-    struct dt_stream *in, *out;
+    struct dt_stream *in, *out; /* the world's */
     struct windows *windows;
 };
 
@@ -41,9 +41,11 @@ static int open_host(struct home *h, struct world *w, const struct plan *p, stru
     }
     struct host *x = h->state = dt_alloc(sizeof *x);
     x->array = plan_at(p, h->host_piece);
-    if (dt_stream_open(w->device, 0, &x->in, err) != 0 || dt_stream_open(w->device, 0, &x->out, err) != 0) {
+    if (world_open_homes(w, err) != 0) {
         return -1;
     }
+    x->in = w->homes_in;
+    x->out = w->homes_out;
     return windows_open(&x->windows, h, w, plan_at(p, h->piece), x->in, x->out,
                         &(struct windows_rest){x, copy_in, copy_out}, err);
 }
@@ -64,8 +66,6 @@ static void close_host(struct home *h)
 {
     struct host *x = h->state;
     if (x != NULL) {
-        dt_stream_close(x->in);
-        dt_stream_close(x->out);
         windows_close(x->windows);
         free(x);
     }

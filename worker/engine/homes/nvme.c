@@ -83,23 +83,25 @@ static int open_nvme(struct home *h, struct world *w, const struct plan *p, stru
     }
     struct nvme *x = h->state = dt_alloc(sizeof *x);
     x->staging = plan_at(p, h->host_piece);
-    struct dt_device *device = w->device;
     if (w->device->host_memory) {
         if (dt_device_open(&x->threads, "cpu", &(struct dt_device_options){.streams = DT_STREAMS_THREAD}, err) != 0) {
             return -1;
         }
         x->own_threads = true;
-        device = &x->threads;
     }
-    bool real = strcmp(device->ops->name, "simulated") != 0; /* whose streams run nothing */
+    bool real = strcmp(w->device->ops->name, "simulated") != 0; /* whose streams run nothing */
     if (real && (striped_open(&x->files, h->settings->job, h->what, stripe_bytes(h), h->size_bytes, err) != 0 ||
                  transfer_open(&x->reads, h->settings->job, err) != 0 ||
                  transfer_open(&x->writes, h->settings->job, err) != 0)) {
         return -1;
     }
-    if (dt_stream_open(device, 0, &x->in, err) != 0 || dt_stream_open(device, 0, &x->out, err) != 0) {
+    if (x->own_threads
+            ? dt_stream_open(&x->threads, 0, &x->in, err) != 0 || dt_stream_open(&x->threads, 0, &x->out, err) != 0
+            : world_open_homes(w, err) != 0) {
         return -1;
     }
+    x->in = x->own_threads ? x->in : w->homes_in;
+    x->out = x->own_threads ? x->out : w->homes_out;
     return windows_open(&x->windows, h, w, plan_at(p, h->piece), x->in, x->out,
                         &(struct windows_rest){x, read_in, write_out}, err);
 }
@@ -120,9 +122,11 @@ static void close_nvme(struct home *h)
 {
     struct nvme *x = h->state;
     if (x != NULL) {
-        dt_stream_close(x->in);
-        dt_stream_close(x->out);
-        windows_close(x->windows);
+        windows_close(x->windows); /* waits for what is under way */
+        if (x->own_threads) {
+            dt_stream_close(x->in);
+            dt_stream_close(x->out);
+        }
         transfer_close(x->reads);
         transfer_close(x->writes);
         striped_close(&x->files);

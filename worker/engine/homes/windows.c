@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { FINISH_S = 60 }; /* of a few portions: a disk that takes longer is lost */
 enum { PAGE = TRANSFER_PAGE_BYTES, WINDOWS_MOST = HOME_PIECES_MOST + 32 };
 
 struct window {
@@ -89,6 +90,10 @@ int windows_open(struct windows **out, const struct home *h, struct world *w, vo
 
 void windows_close(struct windows *x)
 {
+    if (x != NULL) {
+        (void)dt_stream_finish(x->in, FINISH_S, NULL);
+        (void)dt_stream_finish(x->out, FINISH_S, NULL);
+    }
     for (int i = 0; x != NULL && i < WINDOWS_MOST; i++) {
         dt_event_close(x->window[i].filled);
         dt_event_close(x->window[i].used);

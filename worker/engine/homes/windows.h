@@ -26,13 +26,13 @@ struct windows_rest {
 
 /* The room for an array of size_bytes of which at most most_bytes are brought together. */
 size_t windows_room_bytes(const struct home_settings *settings, size_t size_bytes, size_t most_bytes);
-/* room: windows_room_bytes of the device's memory. in, out: streams that the caller closes after the
- * windows. */
+/* room: windows_room_bytes of the device's memory. in, out: streams that are open as long as the
+ * windows are. */
 int windows_open(struct windows **out, const struct home *h, struct world *w, void *room, struct dt_stream *in,
                  struct dt_stream *out_stream, const struct windows_rest *rest, struct dt_error *err);
 void *windows_bring(struct windows *x, size_t at, size_t size_bytes, enum home_use use, struct dt_stream *user);
 void windows_back(struct windows *x, size_t at, size_t size_bytes, struct dt_stream *after);
-/* The streams have run dry. Null is allowed. */
+/* Waits for both streams; those of users have run dry. Null is allowed. */
 void windows_close(struct windows *x);
 
 #endif
