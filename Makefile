@@ -10,7 +10,7 @@ comma := ,
 B := build$(if $(SAN),-$(subst $(comma),-,$(SAN)))
 VERSION := 0.1.0
 
-PKGS := libuv libcjson zlib libzstd libxxhash libsodium libpcre2-8 libutf8proc libpng libjpeg
+PKGS := libuv libcjson zlib libzstd libxxhash libsodium libpcre2-8 libutf8proc libpng libjpeg yaml-0.1
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
 WARN := -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-error=maybe-uninitialized -Wno-format-truncation

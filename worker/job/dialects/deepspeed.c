@@ -311,5 +311,16 @@ static const struct dialect_rule rules[] = {
     {0},
 };
 
+static const char *const places[] = {"", "deepspeed", "transformers.deepspeed",
+                                     "accelerate.deepspeed_config.deepspeed_config_file", "neox", NULL};
+
 const struct dialect dialect_deepspeed = {
-    .name = "DeepSpeed", .section = "deepspeed", .family = "deepspeed", .rules = rules};
+    .name = "DeepSpeed",
+    .section = "deepspeed",
+    .family = "deepspeed",
+    .places = places,
+    .marks = "zero_optimization|train_batch_size|train_micro_batch_size_per_gpu|steps_per_print|gradient_clipping|"
+             "wall_clock_breakdown|zero_allow_untested_optimizer|fp16.enabled|bf16.enabled|optimizer.params|"
+             "scheduler.params|flops_profiler|compression_training|autotuning",
+    .lenient = true,
+    .rules = rules};
