@@ -238,8 +238,7 @@ int dt_config_include(struct dt_config *c, const char *section, struct dt_error 
     }
     const char *file = e->value->valuestring, *slash = e->file_path != NULL ? strrchr(e->file_path, '/') : NULL;
     if (slash != NULL && *file != '/' && !dt_file_exists(file)) {
-        const char *beside =
-            dt_arena_printf(c->arena, "%.*s/%s", (int)(slash - e->file_path), e->file_path, file);
+        const char *beside = dt_arena_printf(c->arena, "%.*s/%s", (int)(slash - e->file_path), e->file_path, file);
         file = dt_file_exists(beside) ? beside : file;
     }
     e->section = true; /* whose members come from the file */

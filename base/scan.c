@@ -354,7 +354,8 @@ static int scan_word(struct scanner *s)
         return unexpected(s, "a value");
     }
     size_t name = 0; /* CONFIG_BATCH_SIZE: a script was to put a value there */
-    while (s->at + name < s->size && ((p[name] >= 'A' && p[name] <= 'Z') || (p[name] >= '0' && p[name] <= '9') || p[name] == '_')) {
+    while (s->at + name < s->size &&
+           ((p[name] >= 'A' && p[name] <= 'Z') || (p[name] >= '0' && p[name] <= '9') || p[name] == '_')) {
         name++;
     }
     if (name > 2 && memchr(p, '_', name) != NULL) {

@@ -83,8 +83,8 @@ static size_t skip_comments(const char *text, size_t size, size_t at)
         if (at + 1 >= size || text[at] != '/' || (text[at + 1] != '/' && text[at + 1] != '*')) {
             return at;
         }
-        const char *end = text[at + 1] == '/' ? memchr(text + at, '\n', size - at)
-                                              : memmem(text + at + 2, size - at - 2, "*/", 2);
+        const char *end =
+            text[at + 1] == '/' ? memchr(text + at, '\n', size - at) : memmem(text + at + 2, size - at - 2, "*/", 2);
         if (end == NULL) {
             return text[at + 1] == '/' ? size : at;
         }

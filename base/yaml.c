@@ -363,9 +363,11 @@ static bool number_of(const char *text, double *out)
 
 static cJSON *scalar(struct reader *r, const struct node *n)
 {
-    static const char *const nulls[] = {"", "~", "null", "Null", "NULL", NULL},
-                            *const yes[] = {"yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON", NULL},
-                            *const no[] = {"no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF", NULL};
+    static const char *const nulls[] = {"", "~", "null", "Null", "NULL", NULL}, *const yes[] = {"yes",  "Yes",  "YES",
+                                                                                                "true", "True", "TRUE",
+                                                                                                "on",   "On",   "ON",
+                                                                                                NULL},
+                             *const no[] = {"no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF", NULL};
     double value = 0;
     if (!n->plain) {
         return cJSON_CreateString(n->text);
@@ -383,7 +385,8 @@ static cJSON *scalar(struct reader *r, const struct node *n)
         (void)fail_at(r, n->line, n->column, "%.40s is not a finite number", n->text);
         return NULL;
     }
-    if (value == floor(value) && fabs(value) > 9007199254740992.0 && strchr(n->text, '.') == NULL) {
+    if (value == floor(value) && fabs(value) >= 9007199254740992.0 && strchr(n->text, '.') == NULL &&
+        strcmp(n->text, "9007199254740992") != 0) {
         (void)fail_at(r, n->line, n->column, "%.40s is beyond 2^53 and cannot be kept exactly; write it as a string",
                       n->text);
         return NULL;
@@ -525,8 +528,8 @@ static struct node *read_document(struct reader *r)
             return NULL;
         }
         ended = e.type == YAML_STREAM_END_EVENT;
-        bool value = e.type == YAML_SCALAR_EVENT || e.type == YAML_ALIAS_EVENT ||
-                     e.type == YAML_SEQUENCE_START_EVENT || e.type == YAML_MAPPING_START_EVENT;
+        bool value = e.type == YAML_SCALAR_EVENT || e.type == YAML_ALIAS_EVENT || e.type == YAML_SEQUENCE_START_EVENT ||
+                     e.type == YAML_MAPPING_START_EVENT;
         if (value) {
             root = read_node(r, &e, 1);
             if (root == NULL) {

@@ -656,10 +656,11 @@ void job_schema(struct dt_text *out)
             /* without the newline: sections follow */
             dt_text_add(out, dt_text_str(&fields), fields.size - 1);
             dialects_schema("", 4, out);
-            dt_text_puts(out, ",\n    \"strategies\": {\"type\": \"object\", \"description\": \"names for strategies with "
-                              "options, for training.strategy\", \"additionalProperties\": {\"type\": \"object\", "
-                              "\"required\": [\"base\"], \"properties\": {\"base\": {\"type\": \"string\"}, "
-                              "\"description\": {\"type\": \"string\"}}}}");
+            dt_text_puts(out,
+                         ",\n    \"strategies\": {\"type\": \"object\", \"description\": \"names for strategies with "
+                         "options, for training.strategy\", \"additionalProperties\": {\"type\": \"object\", "
+                         "\"required\": [\"base\"], \"properties\": {\"base\": {\"type\": \"string\"}, "
+                         "\"description\": {\"type\": \"string\"}}}}");
             dt_text_clear(&fields);
             continue;
         }

@@ -165,8 +165,8 @@ struct job {
 
 /* the command line of `train` */
 struct job_arguments {
-    const char *path;              /* job.json, or a file of another system */
-    const char *const *config;     /* files of other systems beside it */
+    const char *path;          /* job.json, or a file of another system */
+    const char *const *config; /* files of other systems beside it */
     int config_count;
     const char *const *set;        /* "training.seed=7", in order */
     const char *const *set_option; /* null, or as many: "--seed" when that option said it, else

@@ -94,18 +94,19 @@ static const struct dt_rule strategy = {.type = DT_RULE_CHOICE,
                                         .list = "train --list-strategies",
                                         .explain = explain_strategy,
                                         .open = true,
-                                        .choices = "auto|single_device|ddp|zero0|no_shard|zero1|zero2|zero3|full_shard|"
-                                                   "shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
-                                                   "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|"
-                                                   "deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
-                                                   "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_"
-                                                   "stage_3|ddp_find_unused_parameters_false|ddp_find_unused_parameters_true|"
-                                                   "ddp_spawn|ddp_spawn_find_unused_parameters_false|"
-                                                   "ddp_spawn_find_unused_parameters_true|ddp_fork|"
-                                                   "ddp_fork_find_unused_parameters_false|"
-                                                   "ddp_fork_find_unused_parameters_true|ddp_notebook|"
-                                                   "ddp_notebook_find_unused_parameters_false|"
-                                                   "ddp_notebook_find_unused_parameters_true",
+                                        .choices =
+                                            "auto|single_device|ddp|zero0|no_shard|zero1|zero2|zero3|full_shard|"
+                                            "shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
+                                            "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|"
+                                            "deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
+                                            "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_"
+                                            "stage_3|ddp_find_unused_parameters_false|ddp_find_unused_parameters_true|"
+                                            "ddp_spawn|ddp_spawn_find_unused_parameters_false|"
+                                            "ddp_spawn_find_unused_parameters_true|ddp_fork|"
+                                            "ddp_fork_find_unused_parameters_false|"
+                                            "ddp_fork_find_unused_parameters_true|ddp_notebook|"
+                                            "ddp_notebook_find_unused_parameters_false|"
+                                            "ddp_notebook_find_unused_parameters_true",
                                         .later = "fsdp_cpu_offload|deepspeed_stage_1_offload|deepspeed_stage_2_offload|"
                                                  "deepspeed_stage_3_offload|deepspeed_stage_3_offload_nvme|"
                                                  "zero2_offload|zero3_offload"};

@@ -122,6 +122,16 @@ static void mesh(struct dialect_use *u, const struct dialect_rule *r, const char
     }
 }
 
+/* Empty, as the tool writes it, it says nothing. */
+static void megatron(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    (void)r;
+    if (!cJSON_IsObject(value) || value->child != NULL) {
+        dt_config_problem(u->c, path,
+                          "tensor and pipeline parallelism are beyond scope; remove it, the nearest is FSDP");
+    }
+}
+
 #define LAUNCHER "dtrun's matter"
 #define TPU "TPUs are not supported"
 #define SPLIT "!a layer is not split over ranks; write 1, and FSDP shards its weights"
@@ -156,6 +166,7 @@ static const struct dialect_rule rules[] = {
     INERT("commands", LAUNCHER),
     INERT("gpu_ids", "`CUDA_VISIBLE_DEVICES` says which GPUs"),
     INERT("max_restarts", "`--max_restarts` of dtrun"),
+    FUNCTION("megatron_lm_config", NULL, megatron, "refused: beyond scope; empty it says nothing"),
     WORDS("deepspeed_config.zero_stage", "training.strategy", "0=zero0|1=zero1|2=zero2|3=zero3"),
     MOVE("deepspeed_config.gradient_accumulation_steps", "training.gradient_accumulation_steps"),
     MOVE("deepspeed_config.gradient_clipping", "training.max_grad_norm"),
@@ -201,5 +212,4 @@ const struct dialect dialect_accelerate = {.name = "accelerate",
                                            .marks = "distributed_type|compute_environment|num_processes",
                                            .rules = rules,
                                            .defaults = defaults};
-const struct dialect dialect_launch = {
-    .name = "accelerate launch", .places = launch_places, .rules = launch_rules};
+const struct dialect dialect_launch = {.name = "accelerate launch", .places = launch_places, .rules = launch_rules};

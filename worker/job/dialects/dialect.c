@@ -10,9 +10,9 @@
 #include <string.h>
 #include <strings.h>
 
-const struct dialect *const dialects[] = {&dialect_transformers, &dialect_accelerate, &dialect_launch, &dialect_lightning,
-                                          &dialect_trainer,      &dialect_fsdp,       &dialect_fsdp_block,
-                                          &dialect_neox,         &dialect_deepspeed,  NULL};
+const struct dialect *const dialects[] = {
+    &dialect_lightning, &dialect_trainer,    &dialect_transformers, &dialect_accelerate, &dialect_launch,
+    &dialect_fsdp,      &dialect_fsdp_block, &dialect_neox,         &dialect_deepspeed,  NULL};
 
 /* ---- words of ours that mean the same ---- */
 
@@ -40,8 +40,16 @@ bool dialect_is_bf16(const char *precision)
 
 static const char *plain_precision(const char *name, struct dt_arena *arena)
 {
+    static const char *const words[][2] = {{"32", "32-true"},  {"fp32", "32-true"},  {"bf16", "bf16-mixed"},
+                                           {"16", "16-mixed"}, {"fp16", "16-mixed"}, {"64", "64-true"},
+                                           {"fp64", "64-true"}};
     (void)arena;
-    return dialect_is_bf16(name) ? "bf16" : "fp32";
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        if (strcasecmp(words[i][0], name) == 0) {
+            return words[i][1];
+        }
+    }
+    return name;
 }
 
 static const struct spelling {
@@ -141,9 +149,11 @@ static const char *translate(const struct dialect_use *u, const char *words, con
 void dialect_inert(struct dialect_use *u, const char *path, const char *why)
 {
     dt_text_printf(u->inert, "%s%s", u->inert->size == 0 ? "" : u->converts ? "\n" : ", ", dt_config_name(u->c, path));
-    if (why != NULL) {
-        dt_text_printf(u->inert, " (%s)", why);
+    dt_text_puts(u->inert, why != NULL ? " (" : "");
+    for (const char *p = why != NULL ? why : ""; *p != 0; p++) { /* without Markdown */
+        dt_text_add(u->inert, p, *p != '`');
     }
+    dt_text_puts(u->inert, why != NULL ? ")" : "");
 }
 
 /* Ours as JSON (true, 0), or as a bare string. */
@@ -176,7 +186,8 @@ void dialect_words(struct dialect_use *u, const struct dialect_rule *r, const ch
 
 static bool has_auto(const struct dialect_rule *r)
 {
-    return r->how == DIALECT_WORDS && (strncmp(r->text, "auto=", 5) == 0 || strstr(r->text, "|auto=") != NULL);
+    return r->sees_auto ||
+           (r->how == DIALECT_WORDS && (strncmp(r->text, "auto=", 5) == 0 || strstr(r->text, "|auto=") != NULL));
 }
 
 /* An offload to nowhere is off as well. */
@@ -189,13 +200,13 @@ static bool is_off(const cJSON *value)
 static void apply(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     if (r->how == DIALECT_REFUSE) {
-        if (!is_off(value)) {
+        if (!is_off(value)) { /* also "auto", which would be a wish for it */
             dt_config_problem(u->c, path, "%s", r->text);
-        } else if (cJSON_IsObject(value)) {
+        } else if (cJSON_IsObject(value) && starts_with(r->text, "beyond scope")) {
             dialect_inert(u, path, NULL); /* a block that is switched off */
         }
-    } else if (r->how == DIALECT_INERT) {
-        dialect_inert(u, path, NULL);
+    } else if (r->how == DIALECT_INERT && !dialect_is_auto(value)) {
+        dialect_inert(u, path, u->converts ? r->text : NULL);
     } else if (r->how == DIALECT_SILENT || (dialect_is_auto(value) && !has_auto(r))) {
         dt_config_pass(u->c, path);
     } else if (r->how == DIALECT_FUNCTION) {
@@ -295,7 +306,8 @@ static void ignore(struct dialect_use *u, const char *path)
     const char *right = belongs(u, leaf_of(path));
     struct dt_text why;
     dt_text_init(&why);
-    dt_text_printf(&why, "%s ignores it, too", u->dialect->name);
+    dt_text_printf(&why, "%s",
+                   strcmp(u->place, "neox") == 0 ? "there is no such key here" : "DeepSpeed ignores it, too");
     if (right != NULL) {
         dt_text_printf(&why, "; it belongs at %s", right);
     }
@@ -460,8 +472,8 @@ static bool has_mark(const struct dt_config *c, const char *marks, struct dt_are
 }
 
 #define OURS                                                                                                           \
-    "training|checkpointing|logging|export|generation|strategies|transforms|data.train|model.name|model.load|"         \
-    "deepspeed.zero_optimization|optimizer.name"
+    "training|checkpointing|export|generation|strategies|transforms|data.train|model.name|model.load|optimizer.name|"  \
+    "logging.log_every_n_steps|deepspeed.zero_optimization"
 
 /* gpt-neox's own keys, with "-" or "_" alike; DeepSpeed's stand among them. */
 static bool is_neox(const struct dt_config *c)
@@ -535,9 +547,9 @@ int dialects_add(struct dt_config *c, const char *path, struct dt_arena *arena, 
     }
     (void)dt_config_close(other, NULL, NULL);
     if (d == NULL) {
-        return dt_fail(err, DT_INVALID,
-                       "%s: beside a job file --config takes a file of DeepSpeed, Hugging Face, accelerate or Lightning",
-                       path);
+        return dt_fail(
+            err, DT_INVALID,
+            "%s: beside a job file --config takes a file of DeepSpeed, Hugging Face, accelerate or Lightning", path);
     }
     return dt_config_include_file(c, d->section, path, err);
 }

@@ -33,6 +33,7 @@ struct dialect_rule {     /* tables end with a row whose `from` is null */
                            * rule, unless its words have "auto" */
     const char *text;
     dialect_fn *fn;
+    bool sees_auto;       /* the function judges "auto" itself */
     const char *fallback; /* JSON: their default, where the section of `from` is given without it and
                            * nothing says `to`; a key at their top is of the dialect's section.
                            * Null: our default holds */
@@ -87,8 +88,8 @@ struct dialect {
     /* false: the place counts for nothing, though it is given; or null */
     bool (*counts)(const struct dialect_use *u);
 };
-extern const struct dialect dialect_deepspeed, dialect_fsdp, dialect_fsdp_block, dialect_transformers, dialect_accelerate, dialect_launch,
-    dialect_lightning, dialect_trainer, dialect_neox;
+extern const struct dialect dialect_deepspeed, dialect_fsdp, dialect_fsdp_block, dialect_transformers,
+    dialect_accelerate, dialect_launch, dialect_lightning, dialect_trainer, dialect_neox;
 /* In the order of their rules; their defaults come in the opposite order. Ends with null. */
 extern const struct dialect *const dialects[];
 

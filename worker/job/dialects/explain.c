@@ -24,7 +24,6 @@ struct search {
     const char *names[NAMES_MAX]; /* for the nearest one; they live as long as the tables, or in the arena */
     size_t count;
     struct dt_arena arena;
-    bool exact; /* only what is the key itself */
     bool found;
 };
 
@@ -33,7 +32,7 @@ static bool is_it(struct search *s, const char *known)
     if (s->count < NAMES_MAX) {
         s->names[s->count++] = known;
     }
-    bool it = s->exact ? strcmp(known, s->key) == 0 : matches(known, s->key);
+    bool it = matches(known, s->key);
     s->found |= it;
     return it;
 }
@@ -49,7 +48,8 @@ static void explain_field(struct search *s, const char *section, const struct dt
     const char *path = *section != 0 ? dt_arena_printf(&s->arena, "%s.%s", section, f->key) : f->key;
     if (is_it(s, path)) {
         dt_text_printf(s->out, "%s (a key of the job)\n", path);
-        wrap(s, dt_arena_printf(&s->arena, "%s; default: %s", f->help, f->fallback != NULL ? f->fallback : "none, it must be given"));
+        wrap(s, dt_arena_printf(&s->arena, "%s; default: %s", f->help,
+                                f->fallback != NULL ? f->fallback : "none, it must be given"));
     }
 }
 
@@ -76,6 +76,13 @@ static void explain_own(struct search *s)
                 }
             }
         }
+    }
+    if (is_it(s, "strategies")) {
+        dt_text_puts(s->out, "strategies (a section of the job)\n");
+        wrap(
+            s,
+            "names for strategies with options, { \"mine\": { \"base\": \"zero2\", \"description\": \"...\", \"fsdp\": "
+            "{ ... } } }, for training.strategy");
     }
     for (const struct dt_config_hint *h = job_hints; h->path != NULL; h++) {
         if (is_it(s, h->path)) {
@@ -121,14 +128,8 @@ bool dialects_explain(const char *key, struct dt_text *out)
     struct search *s = dt_alloc(sizeof *s);
     s->key = key;
     s->out = out;
-    s->exact = true;
     dt_arena_init(&s->arena);
     search(s);
-    s->exact = false;
-    s->count = 0;
-    if (!s->found) {
-        search(s);
-    }
     bool found = s->found;
     if (!found) {
         const char *nearest = dt_text_nearest(key, s->names, s->count);

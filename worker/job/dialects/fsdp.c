@@ -77,8 +77,7 @@ static const struct dialect_rule block_rules[] = {
           STRATEGIES "|1=full_shard|2=shard_grad_op|3=no_shard|4=hybrid_shard|5=hybrid_shard_zero2"),
     FUNCTION("reshard_after_forward", "training.strategy", reshard,
              "`training.strategy`: true = `full_shard`, false = `shard_grad_op`; of version 1 the name of a strategy"),
-    WORDS("auto_wrap_policy", NULL,
-          "TRANSFORMER_BASED_WRAP=|SIZE_BASED_WRAP=~" EACH_LAYER "|NO_WRAP=~" EACH_LAYER),
+    WORDS("auto_wrap_policy", NULL, "TRANSFORMER_BASED_WRAP=|SIZE_BASED_WRAP=~" EACH_LAYER "|NO_WRAP=~" EACH_LAYER),
     SILENT("transformer_layer_cls_to_wrap", "must be the layer of the model, which is a unit"),
     INERT("min_num_params", EACH_LAYER),
     WORDS("backward_prefetch", "fsdp.backward_prefetch",
@@ -105,9 +104,12 @@ static const struct dialect_rule block_rules[] = {
     {0},
 };
 
-static const char *const block_places[] = {
-    "fsdp_config",      "transformers.fsdp_config",           "transformers.accelerate_launch_args",
-    "accelerate.fsdp_config", "lightning.trainer.strategy.init_args", NULL};
+static const char *const block_places[] = {"fsdp_config",
+                                           "transformers.fsdp_config",
+                                           "transformers.accelerate_launch_args",
+                                           "accelerate.fsdp_config",
+                                           "lightning.trainer.strategy.init_args",
+                                           NULL};
 
 /* accelerate reads the block only for its own kind. */
 static bool block_counts(const struct dialect_use *u)
@@ -144,11 +146,21 @@ const struct dialect dialect_fsdp_block = {
 static const struct {
     const char *model, *layer;
 } layers[] = {
-    {"gpt2", "GPT2Block"},           {"llama", "LlamaDecoderLayer"},   {"qwen2", "Qwen2DecoderLayer"},
-    {"qwen3", "Qwen3DecoderLayer"},  {"mistral", "MistralDecoderLayer"}, {"gemma2", "Gemma2DecoderLayer"},
-    {"gemma3_text", "Gemma3DecoderLayer"}, {"smollm3", "SmolLM3DecoderLayer"}, {"phi3", "Phi3DecoderLayer"},
-    {"olmo2", "Olmo2DecoderLayer"},  {"granite", "GraniteDecoderLayer"}, {"bert", "BertLayer"},
-    {"roberta", "RobertaLayer"},     {"distilbert", "TransformerBlock"}, {"modernbert", "ModernBertEncoderLayer"},
+    {"gpt2", "GPT2Block"},
+    {"llama", "LlamaDecoderLayer"},
+    {"qwen2", "Qwen2DecoderLayer"},
+    {"qwen3", "Qwen3DecoderLayer"},
+    {"mistral", "MistralDecoderLayer"},
+    {"gemma2", "Gemma2DecoderLayer"},
+    {"gemma3_text", "Gemma3DecoderLayer"},
+    {"smollm3", "SmolLM3DecoderLayer"},
+    {"phi3", "Phi3DecoderLayer"},
+    {"olmo2", "Olmo2DecoderLayer"},
+    {"granite", "GraniteDecoderLayer"},
+    {"bert", "BertLayer"},
+    {"roberta", "RobertaLayer"},
+    {"distilbert", "TransformerBlock"},
+    {"modernbert", "ModernBertEncoderLayer"},
 };
 
 /* True when the layer is in a name, in "A,B", or in a list. */

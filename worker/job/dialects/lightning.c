@@ -43,7 +43,8 @@ static void python(struct dialect_use *u, const struct dialect_rule *r, const ch
                               ? value->child
                               : value;
     const cJSON *class = cJSON_IsObject(module) ? cJSON_GetObjectItemCaseSensitive(module, "class_path") : NULL;
-    dt_config_problem(u->c, path, "%.80s is Python; %s", cJSON_IsString(class) ? class->valuestring : "what stands here",
+    dt_config_problem(u->c, path, "%.80s is Python; %s",
+                      cJSON_IsString(class) ? class->valuestring : "what stands here",
                       strcmp(r->from, "model") == 0 ? "name a model of ours (model.name in the job, or --set)"
                                                     : "give files (data.train in the job, or --set)");
 }
@@ -65,14 +66,14 @@ static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const
     static const struct {
         const char *class, *name;
         double rate, decay;
-    } all[] = {
-        {"AdamW", "adamw", 1e-3, 0.01}, {"Adam", "adam", 1e-3, 0}, {"SGD", "sgd", 1e-3, 0}, {"Adagrad", "adagrad", 1e-2, 0}};
-    static const char *const moved[][2] = {{"lr", "training.learning_rate"},
-                                           {"weight_decay", "training.weight_decay"},
-                                           {"eps", "training.adam_epsilon"},
-                                           {"momentum", "optimizer.momentum"},
-                                           {"dampening", "optimizer.dampening"},
-                                           {"nesterov", "optimizer.nesterov"}};
+    } all[] = {{"AdamW", "adamw", 1e-3, 0.01},
+               {"Adam", "adam", 1e-3, 0},
+               {"SGD", "sgd", 1e-3, 0},
+               {"Adagrad", "adagrad", 1e-2, 0}};
+    static const char *const moved[][2] = {
+        {"lr", "training.learning_rate"},     {"weight_decay", "training.weight_decay"},
+        {"eps", "training.adam_epsilon"},     {"momentum", "optimizer.momentum"},
+        {"dampening", "optimizer.dampening"}, {"nesterov", "optimizer.nesterov"}};
     static const char *const speed[] = {"foreach", "fused", "capturable", "differentiable", NULL};
     const char *class = class_of(value);
     size_t row = 0;
@@ -80,7 +81,8 @@ static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const
         row++;
     }
     if (row == sizeof all / sizeof all[0]) {
-        dt_config_problem(u->c, path, "%.60s: there are torch.optim.AdamW, Adam, SGD and Adagrad; write one of them", class);
+        dt_config_problem(u->c, path, "%.60s: there are torch.optim.AdamW, Adam, SGD and Adagrad; write one of them",
+                          class);
         return;
     }
     dialect_give(u, path, r->to, cJSON_CreateString(all[row].name));
@@ -113,17 +115,20 @@ static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const
 /* torch.optim.lr_scheduler's. A run without one has a constant rate there. */
 static void scheduler(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
-    static const char *const later[] = {"ReduceLROnPlateau", "StepLR", "ExponentialLR", "OneCycleLR", "MultiStepLR",
-                                        "CosineAnnealingWarmRestarts", NULL};
+    static const char *const later[] = {
+        "ReduceLROnPlateau",           "StepLR", "ExponentialLR", "OneCycleLR", "MultiStepLR",
+        "CosineAnnealingWarmRestarts", NULL};
     const char *class = class_of(value);
     if (strcmp(class, "ConstantLR") == 0) {
         dialect_give(u, path, r->to, cJSON_CreateString("constant"));
     } else if (strcmp(class, "CosineAnnealingLR") == 0) {
         dialect_give(u, path, r->to, cJSON_CreateString("cosine"));
     } else if (in_list(later, class)) {
-        dt_config_problem(u->c, path, "%s is not there yet; write CosineAnnealingLR, or training.lr_scheduler_type", class);
+        dt_config_problem(u->c, path, "%s is not there yet; write CosineAnnealingLR, or training.lr_scheduler_type",
+                          class);
     } else {
-        dt_config_problem(u->c, path, "%.60s: there is CosineAnnealingLR; write that, or training.lr_scheduler_type", class);
+        dt_config_problem(u->c, path, "%.60s: there is CosineAnnealingLR; write that, or training.lr_scheduler_type",
+                          class);
     }
 }
 
@@ -157,7 +162,8 @@ static void accelerator(struct dialect_use *u, const struct dialect_rule *r, con
         WORDS(r->from, r->to,
               "auto=auto|cpu=cpu|gpu=cuda|cuda=cuda|mps=!Apple's GPUs are not supported; write cpu|tpu=!TPUs are not "
               "supported; write gpu|hpu=!HPUs are not supported; write gpu");
-    if (cJSON_IsString(value) && (strncmp(value->valuestring, "ddp", 3) == 0 || strcmp(value->valuestring, "dp") == 0)) {
+    if (cJSON_IsString(value) &&
+        (strncmp(value->valuestring, "ddp", 3) == 0 || strcmp(value->valuestring, "dp") == 0)) {
         dialect_give(u, path, "training.strategy", cJSON_CreateString("ddp"));
         return;
     }
@@ -222,8 +228,10 @@ static void strategy(struct dialect_use *u, const struct dialect_rule *r, const 
 {
     static const struct {
         const char *class, *name;
-    } classes[] = {{"DDPStrategy", "ddp"},          {"FSDPStrategy", "fsdp"},
-                   {"DeepSpeedStrategy", "zero2"},  {"SingleDeviceStrategy", "single_device"}};
+    } classes[] = {{"DDPStrategy", "ddp"},
+                   {"FSDPStrategy", "fsdp"},
+                   {"DeepSpeedStrategy", "zero2"},
+                   {"SingleDeviceStrategy", "single_device"}};
     const char *class = class_of(value), *name = NULL;
     if (cJSON_IsString(value)) {
         dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
@@ -234,10 +242,11 @@ static void strategy(struct dialect_use *u, const struct dialect_rule *r, const 
     }
     const cJSON *stage = argument(value, "stage");
     if (name == NULL) {
-        dt_config_problem(u->c, path,
-                          "%.60s: there are DDPStrategy, FSDPStrategy, DeepSpeedStrategy and SingleDeviceStrategy; write "
-                          "one of them, or a name of train --list-strategies",
-                          class);
+        dt_config_problem(
+            u->c, path,
+            "%.60s: there are DDPStrategy, FSDPStrategy, DeepSpeedStrategy and SingleDeviceStrategy; write "
+            "one of them, or a name of train --list-strategies",
+            class);
         return;
     }
     if (cJSON_IsNumber(stage) && strcmp(name, "zero2") == 0) {
@@ -270,7 +279,8 @@ static void limit(struct dialect_use *u, const struct dialect_rule *r, const cha
     } else if (r->to != NULL && good && number == 1 && value->valuestring != NULL) {
         dialect_give(u, path, r->to, cJSON_CreateNumber(1));
     } else if (good && number == 1 && value->valuestring == NULL) {
-        dt_config_problem(u->c, path, "is 1, one batch, or 1.0, all of them, which JSON does not tell apart; remove it for all");
+        dt_config_problem(u->c, path,
+                          "is 1, one batch, or 1.0, all of them, which JSON does not tell apart; remove it for all");
     } else {
         dt_config_problem(u->c, path, "a part of the batches is not there yet; %s",
                           r->to != NULL ? "give a number of batches" : "remove it, or write max_steps");
@@ -285,11 +295,11 @@ static void check_interval(struct dialect_use *u, const struct dialect_rule *r, 
     if (is_all(value) || (cJSON_IsNumber(value) && value->valuedouble == 1 && value->valuestring == NULL)) {
         return;
     }
-    if (!dt_config_number(value, &number) || number < 1 || number != floor(number) ||
-        fmod(number, micro_steps) != 0) {
-        dt_config_problem(u->c, path,
-                          "a part of an epoch is not there yet; give a number of batches%s, or training.eval_every_n_steps",
-                          micro_steps != 1 ? ", a multiple of accumulate_grad_batches" : "");
+    if (!dt_config_number(value, &number) || number < 1 || number != floor(number) || fmod(number, micro_steps) != 0) {
+        dt_config_problem(
+            u->c, path,
+            "a part of an epoch is not there yet; give a number of batches%s, or training.eval_every_n_steps",
+            micro_steps != 1 ? ", a multiple of accumulate_grad_batches" : "");
         return;
     }
     dialect_give(u, path, r->to, cJSON_CreateNumber(number / micro_steps));
@@ -319,8 +329,9 @@ static void logger(struct dialect_use *u, const char *path, const cJSON *value)
     if (strcmp(class, "CSVLogger") == 0) {
         dialect_give(u, path, "logging.csv", cJSON_CreateBool(true));
     } else if (!cJSON_IsBool(value)) {
-        dialect_inert(u, path,
-                      dt_arena_printf(u->arena, "%.60s; metrics.jsonl has the numbers", *class != 0 ? class : "a logger"));
+        dialect_inert(
+            u, path,
+            dt_arena_printf(u->arena, "%.60s; metrics.jsonl has the numbers", *class != 0 ? class : "a logger"));
     }
 }
 
@@ -356,7 +367,7 @@ static void model_checkpoint(struct dialect_use *u, const char *path, const cJSO
 
 static void callbacks(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
-    static const char *const always[] = {"LearningRateMonitor", "ModelSummary",   "RichModelSummary",
+    static const char *const always[] = {"LearningRateMonitor", "ModelSummary",    "RichModelSummary",
                                          "RichProgressBar",     "TQDMProgressBar", NULL};
     (void)r;
     for (const cJSON *v = cJSON_IsArray(value) ? value->child : value; v != NULL;
@@ -371,7 +382,8 @@ static void callbacks(struct dialect_use *u, const struct dialect_rule *r, const
         } else if (strcmp(class, "StochasticWeightAveraging") == 0 || strcmp(class, "WeightAveraging") == 0) {
             dt_config_problem(u->c, path, "averages of weights are not there yet; remove it");
         } else if (!in_list(always, class)) {
-            dialect_inert(u, path, dt_arena_printf(u->arena, "%.60s is Python", *class != 0 ? class : "what stands there"));
+            dialect_inert(u, path,
+                          dt_arena_printf(u->arena, "%.60s is Python", *class != 0 ? class : "what stands there"));
         }
     }
 }
@@ -390,8 +402,8 @@ static void trainer_defaults(struct dialect_use *u)
 {
     bool steps = dt_config_value(u->c, "training.max_steps") != NULL,
          epochs = dt_config_value(u->c, "training.num_epochs") != NULL,
-         is_trainer = strcmp(u->place, "lightning.trainer") == 0 ||
-                      dt_config_value(u->c, dialect_path(u, "_target_")) != NULL;
+         is_trainer =
+             strcmp(u->place, "lightning.trainer") == 0 || dt_config_value(u->c, dialect_path(u, "_target_")) != NULL;
     if (is_trainer && !steps && !epochs) {
         dt_config_move(u->c, u->place, "training.num_epochs", cJSON_CreateNumber(1000));
     }
@@ -410,8 +422,9 @@ static void trainer_defaults(struct dialect_use *u)
 
 static const struct dialect_rule trainer_rules[] = {
     SILENT("_target_", "names the Trainer"),
-    FUNCTION("accelerator", "training.device", accelerator,
-             "`training.device`: auto, cpu, gpu and cuda = `cuda`; ddp of Lightning 1 is a strategy; others are refused"),
+    FUNCTION(
+        "accelerator", "training.device", accelerator,
+        "`training.device`: auto, cpu, gpu and cuda = `cuda`; ddp of Lightning 1 is a strategy; others are refused"),
     FUNCTION("devices", NULL, devices, "devices * num_nodes must be the ranks that there are"),
     FUNCTION("num_nodes", NULL, nodes, "devices * num_nodes must be the ranks that there are"),
     FUNCTION("strategy", "training.strategy", strategy,
@@ -427,7 +440,8 @@ static const struct dialect_rule trainer_rules[] = {
     FUNCTION("gradient_clip_val", "training.max_grad_norm", clip, "`training.max_grad_norm`; 0 where it is not given"),
     WORDS("gradient_clip_algorithm", NULL, "norm=|value=!" LATER),
     FUNCTION("limit_train_batches", NULL, limit, "1.0 is taken; others are refused"),
-    FUNCTION("limit_val_batches", "training.eval_batches", limit, "`training.eval_batches`; 1.0 is all; shares are refused"),
+    FUNCTION("limit_val_batches", "training.eval_batches", limit,
+             "`training.eval_batches`; 1.0 is all; shares are refused"),
     SILENT("limit_test_batches", "nothing is tested"),
     SILENT("limit_predict_batches", "nothing is predicted"),
     WORDS("overfit_batches", NULL, "0=|*=!" LATER),
@@ -450,10 +464,12 @@ static const struct dialect_rule trainer_rules[] = {
     WORDS("enable_checkpointing", NULL, "true=|false=~checkpointing.save_every_n_steps 0 saves at the end alone"),
     SILENT("enable_progress_bar", SHOWN),
     SILENT("enable_model_summary", "--plan has it"),
-    FUNCTION("logger", NULL, loggers, "CSVLogger: `logging.csv`; others have no effect: `metrics.jsonl` has the numbers"),
-    FUNCTION("callbacks", NULL, callbacks,
-             "ModelCheckpoint: `checkpointing`; EarlyStopping is refused; progress bars, summaries and monitors are taken; "
-             "others have no effect"),
+    FUNCTION("logger", NULL, loggers,
+             "CSVLogger: `logging.csv`; others have no effect: `metrics.jsonl` has the numbers"),
+    FUNCTION(
+        "callbacks", NULL, callbacks,
+        "ModelCheckpoint: `checkpointing`; EarlyStopping is refused; progress bars, summaries and monitors are taken; "
+        "others have no effect"),
     REFUSE("plugins", "plugins of Python are not loaded; remove it"),
 
     /* of Lightning 1.x */

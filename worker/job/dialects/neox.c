@@ -18,11 +18,19 @@ static void factor(struct dialect_use *u, const struct dialect_rule *r, const ch
 static void least_rate(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     double least = 0, rate = 0;
-    if (dt_config_number(value, &least) &&
-        dt_config_number(dt_config_value(u->c, "neox.optimizer.params.lr"), &rate) && least >= 0 && rate >= least) {
+    if (dt_config_number(value, &least) && dt_config_number(dt_config_value(u->c, "neox.optimizer.params.lr"), &rate) &&
+        least >= 0 && rate >= least) {
         dialect_give(u, path, r->to, cJSON_CreateNumber(rate > 0 ? least / rate : 0));
     } else {
         dt_config_problem(u->c, path, "must lie between 0 and optimizer.params.lr");
+    }
+}
+
+/* Its models are nearest to gpt2, whose keys the rules give. */
+static void defaults(struct dialect_use *u)
+{
+    if (dt_config_value(u->c, "model.name") == NULL) {
+        dt_config_move(u->c, u->place, "model.name", cJSON_CreateString("gpt2"));
     }
 }
 
@@ -74,4 +82,4 @@ static const struct dialect_rule rules[] = {
 static const char *const places[] = {"neox", NULL};
 
 const struct dialect dialect_neox = {
-    .name = "gpt-neox", .section = "neox", .places = places, .hyphens = true, .rules = rules};
+    .name = "gpt-neox", .section = "neox", .places = places, .hyphens = true, .rules = rules, .defaults = defaults};

@@ -65,7 +65,8 @@ static void schema_key(const struct dialect *d, const struct dialect_rule *r, co
         return;
     }
     dt_text_printf(out, "%*s\"%s\": {", indent, "", key);
-    bool open = r->how == DIALECT_WORDS && (strstr(r->text, "|*=") != NULL || *r->text == '*') && strstr(r->text, "*=!") == NULL;
+    bool open = r->how == DIALECT_WORDS && (strstr(r->text, "|*=") != NULL || *r->text == '*') &&
+                strstr(r->text, "*=!") == NULL;
     if (r->how == DIALECT_WORDS && !open) {
         schema_words(r->text, out);
     }

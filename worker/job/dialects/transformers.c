@@ -95,6 +95,16 @@ static void least_rate(struct dialect_use *u, const struct dialect_rule *r, cons
     }
 }
 
+/* Seconds; people write 180000000 for "never". */
+static void timeout(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    enum { YEAR = 31536000 };
+    double number = 0;
+    if (number_of(u, path, value, &number)) {
+        dialect_give(u, path, r->to, cJSON_CreateNumber(number > YEAR ? 0 : number));
+    }
+}
+
 /* true: the newest checkpoint; a path: that one; false: begin anew. */
 static void resume(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
@@ -183,7 +193,7 @@ static void defaults(struct dialect_use *u)
 #define SCHEDULES                                                                                                      \
     "linear=linear|cosine=cosine|constant=constant|constant_with_warmup=constant_with_warmup|polynomial=polynomial|"   \
     "inverse_sqrt=inverse_sqrt|warmup_stable_decay=warmup_stable_decay|cosine_with_min_lr=cosine|"                     \
-    "cosine_with_restarts=cosine_with_restarts|reduce_lr_on_plateau=plateau|*=!there are linear, cosine, "            \
+    "cosine_with_restarts=cosine_with_restarts|reduce_lr_on_plateau=plateau|*=!there are linear, cosine, "             \
     "cosine_with_min_lr, constant, constant_with_warmup, polynomial, inverse_sqrt and warmup_stable_decay; write one " \
     "of them"
 #define OPTIMIZERS                                                                                                     \
@@ -193,7 +203,7 @@ static void defaults(struct dialect_use *u)
 #define EPOCHS "not there yet; give a number of steps"
 
 static const struct dialect_rule rules[] = {
-    MOVE("per_device_train_batch_size", "training.batch_size_per_gpu"),
+    MOVE_OR("per_device_train_batch_size", "training.batch_size_per_gpu", "8"),
     MOVE("per_gpu_train_batch_size", "training.batch_size_per_gpu"),
     MOVE("micro_batch_size", "training.batch_size_per_gpu"),
     SILENT("per_device_eval_batch_size", "evaluation counts each sample once, in batches of training's size"),
@@ -273,8 +283,7 @@ static const struct dialect_rule rules[] = {
     REFUSE("early_stopping_patience", LATER),
     MOVE("output_dir", "output_dir"),
     INERT("run_name", "the folder's name is the run's"),
-    WORDS("overwrite_output_dir", NULL,
-          "false=|true=~a run goes on from its newest checkpoint; --fresh begins anew"),
+    WORDS("overwrite_output_dir", NULL, "false=|true=~a run goes on from its newest checkpoint; --fresh begins anew"),
     FUNCTION("resume_from_checkpoint", "checkpointing.resume", resume,
              "`checkpointing.resume`: true = `auto`, false = `never`, or a path"),
     WORDS("ignore_data_skip", NULL, "false=|true=!a run goes on with the sample where it stopped; remove it"),
@@ -325,7 +334,8 @@ static const struct dialect_rule rules[] = {
              "`training.strategy`: full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2; auto_wrap is "
              "taken; offload is refused"),
     REFUSE("fsdp_min_num_params", "write it in fsdp_config, as min_num_params"),
-    MOVE("ddp_timeout", "training.collective_timeout"),
+    FUNCTION("ddp_timeout", "training.collective_timeout", timeout,
+             "`training.collective_timeout`; more than a year is for ever"),
     WORDS("ddp_find_unused_parameters", NULL, "false=|true=~these models use all their parameters"),
     MOVE("ddp_bucket_cap_mb", "ddp.bucket_cap_mb"),
     WORDS("ddp_broadcast_buffers", "training.broadcast_buffers", "true=true|false=false"),
