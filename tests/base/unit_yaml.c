@@ -100,7 +100,7 @@ static void test_places(void **state)
 {
     (void)state;
     static const char text[] = "a: 1\nb:\n  - x\n  -  {c: 2}\n\xc3\xa9: z\n";
-    static const struct dt_scan_place wanted[] = {{1, 1, 1, 1}, {1, 4, 1, 1}, {3, 3, 2, 1}, {3, 5, 3, 5},
+    static const struct dt_scan_place wanted[] = {{1, 1, 1, 1}, {1, 4, 1, 1},  {3, 3, 2, 1}, {3, 5, 3, 5},
                                                   {4, 6, 4, 6}, {4, 10, 4, 7}, {5, 4, 5, 1}};
     struct dt_scan scan = {0};
     free(read_text(text, strlen(text), &scan));

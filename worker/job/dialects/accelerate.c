@@ -116,7 +116,8 @@ static void mesh(struct dialect_use *u, const struct dialect_rule *r, const char
     } else if (replicas > 1 && shards > 1) {
         const double sizes[2] = {(double)replicas, (double)shards};
         dialect_give(u, path, r->to, cJSON_CreateDoubleArray(sizes, 2));
-        dialect_give(u, path, "training.strategy", cJSON_CreateString("hybrid_shard"));
+        bool kept = cJSON_IsFalse(dt_config_value(u->c, dialect_path(u, "fsdp_config.fsdp_reshard_after_forward")));
+        dialect_give(u, path, "training.strategy", cJSON_CreateString(kept ? "hybrid_shard_zero2" : "hybrid_shard"));
     } else if (replicas > 1) {
         dialect_give(u, path, "training.strategy", cJSON_CreateString("ddp"));
     }

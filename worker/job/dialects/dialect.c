@@ -333,7 +333,10 @@ static void apply_rest(struct dialect_use *u)
         bool top = (size_t)(leaf - path) == strlen(u->prefix);
         if (is_comment(leaf)) {
             dt_config_pass(u->c, path);
-        } else if (u->dialect->lenient && top && meant(u, leaf) == NULL) {
+        } else if (u->dialect->lenient && top && meant(u, leaf) != NULL) {
+            dt_config_problem(u->c, path, "unknown key; did you mean %s?", meant(u, leaf));
+            dt_config_pass(u->c, path);
+        } else if (u->dialect->lenient && top) {
             ignore(u, path);
         }
     }
@@ -473,7 +476,7 @@ static bool has_mark(const struct dt_config *c, const char *marks, struct dt_are
 
 #define OURS                                                                                                           \
     "training|checkpointing|export|generation|strategies|transforms|data.train|model.name|model.load|optimizer.name|"  \
-    "logging.log_every_n_steps|deepspeed.zero_optimization"
+    "logging.log_every_n_steps"
 
 /* gpt-neox's own keys, with "-" or "_" alike; DeepSpeed's stand among them. */
 static bool is_neox(const struct dt_config *c)

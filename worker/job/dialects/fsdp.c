@@ -57,6 +57,13 @@ static int version_of(const struct dialect_use *u)
 static void reshard(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     bool yes = cJSON_IsTrue(value) || is_word(value, "true"), no = cJSON_IsFalse(value) || is_word(value, "false");
+    double replicas = 1;
+    (void)(strcmp(u->place, "accelerate.fsdp_config") == 0 &&
+           dt_config_number(dt_config_value(u->c, "accelerate.parallelism_config.parallelism_config_dp_replicate_size"),
+                            &replicas));
+    if (version_of(u) == 2 && (yes || no) && replicas > 1) {
+        return; /* the sizes of the mesh have chosen with it */
+    }
     if (version_of(u) == 2 && (yes || no)) {
         dialect_give(u, path, r->to, cJSON_CreateString(yes ? "full_shard" : "shard_grad_op"));
     } else if (version_of(u) == 2) {

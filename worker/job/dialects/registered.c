@@ -151,6 +151,8 @@ void registered_apply(struct dialect_use *u)
         if (depth == DEPTH_MAX) {
             dt_config_problem(u->c, dt_arena_printf(u->arena, SECTION ".%s.base", name),
                               "more than %d strategies upon each other, or a circle", DEPTH_MAX);
+            dt_config_move(u->c, "training.strategy", "training.strategy", cJSON_CreateString("auto"));
+            last = NULL;
             break;
         }
         give_options(u, name);
