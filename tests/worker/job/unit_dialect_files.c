@@ -330,11 +330,11 @@ static void test_training_arguments(void **state)
             "{\"learning_rate\": 1e-3, \"accelerate_launch_args\": {\"use_fsdp\": true, \"config_file\": \"x\", "
             "\"fsdp_backward_prefetch_policy\": \"TRANSFORMER_BASED_WRAP\"}}",
             1,
-            "t.json:1:88: accelerate_launch_args.fsdp_backward_prefetch_policy: is \"TRANSFORMER_BASED_WRAP\"; give "
+            "t.json:1:90: accelerate_launch_args.fsdp_backward_prefetch_policy: is \"TRANSFORMER_BASED_WRAP\"; give "
             "one of: "
             "BACKWARD_PRE, BACKWARD_POST, NO_PREFETCH\n");
     refused("t.json", "{\"gradient_checkpointing\": true, \"fsdp_config\": {\"activation_checkpointing\": false}}", 1,
-            "t.json:1:51: fsdp_config.activation_checkpointing: is false, but gradient_checkpointing is true "
+            "t.json:1:50: fsdp_config.activation_checkpointing: is false, but gradient_checkpointing is true "
             "(t.json:1:2); say "
             "it in one place\n");
 }

@@ -1,6 +1,6 @@
 /* covers: worker/job/dialects base/config.c base/config_unknown.c */
 /* Keys of other systems: what each rule does, values with two owners, files and places, the batch,
- * what has no effect, and the table in docs/training.md. */
+ * what has no effect, and the tables in docs. */
 #include "base/file.h"
 #include "tests/lib/folder.h"
 #include "worker/job/dialects/dialect.h"
@@ -470,13 +470,14 @@ static void test_batch(void **state)
 
 /* ---- documentation ---- */
 
-/* The table in docs/training.md is the one of the rules; DT_UPDATE=1 writes it anew. */
-static void test_docs(void **state)
+/* The part of a page between two lines is the table of the rules; DT_UPDATE=1 writes it anew. */
+static void check_table(const struct dialect *d, const char *path)
 {
-    (void)state;
-    const char *path = "docs/training.md", *begin = "<!-- DeepSpeed's keys -->\n", *end = "<!-- end -->\n";
+    const char *end = "<!-- end -->\n";
+    char begin[80];
     struct dt_text table, file, now;
     struct dt_error err = {0};
+    (void)snprintf(begin, sizeof begin, "<!-- %s's keys -->\n", d->name);
     dt_text_init(&table);
     dt_text_init(&file);
     dt_text_init(&now);
@@ -484,10 +485,11 @@ static void test_docs(void **state)
         fail_msg("%s is missing: run this from the top folder", path);
     }
     assert_int_equal(dt_file_read(path, 1 << 20, &file, &err), 0);
-    dialect_table(&dialect_deepspeed, &table);
-    const char *from = strstr(file.data, begin), *to = strstr(file.data, end);
-    assert_non_null(from);
-    assert_true(to > from);
+    dialect_table(d, &table);
+    const char *from = strstr(file.data, begin), *to = from != NULL ? strstr(from, end) : NULL;
+    if (to == NULL) {
+        fail_msg("%s: no place for %s", path, begin);
+    }
     dt_text_printf(&now, "%.*s%s%s", (int)(from + strlen(begin) - file.data), file.data, table.data, to);
     if (getenv("DT_UPDATE") != NULL) {
         write_file(path, now.data);
@@ -497,6 +499,14 @@ static void test_docs(void **state)
     dt_text_clear(&table);
     dt_text_clear(&file);
     dt_text_clear(&now);
+}
+
+static void test_docs(void **state)
+{
+    (void)state;
+    for (const struct dialect *const *d = dialects; *d != NULL; d++) {
+        check_table(*d, *d == &dialect_deepspeed ? "docs/training.md" : "docs/dialects.md");
+    }
 }
 
 static int set_up(void **state)
