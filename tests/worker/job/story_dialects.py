@@ -98,7 +98,7 @@ def test_beside_a_job(tmp_path):
     assert "shard_grad_op" in text and "t.yaml:3:1" in text
     wrong = call("--print-config", "--config", write(tmp_path / "b.yaml", "learning_rate: 1\noptim: x\nbf16: true\n"), "--config", one, job, code=2).stderr
     assert sorted(line.split(": ")[2] for line in wrong.splitlines()) == ["mixed_precision", "optim"]
-    assert "say it in one place" in wrong and "a.yaml:8:1" in wrong and "b.yaml:3:1" in wrong
+    assert "say it in one place" in wrong and "a.yaml:9:1" in wrong and "b.yaml:3:1" in wrong
     wrong = call("--print-config", "--config", job, job, code=2).stderr
     assert "beside a job file --config takes a file of DeepSpeed, Hugging Face, accelerate or Lightning" in wrong
 
