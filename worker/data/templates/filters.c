@@ -9,26 +9,32 @@
 
 /* ---- texts ---- */
 
+static struct value strip_by(struct run *r, struct value v, int sides, struct value by)
+{
+    bool given = row_given(by) && by.kind != NONE;
+    v = to_text(r, v);
+    struct value set = given ? row_needs_text(r, by) : v;
+    /* each character is looked for in the set */
+    bool goes_on = work(r, given ? (1 + v.text.size / 16) * (set.text.size / 16) : 0);
+    return goes_on ? strip(v, sides, given ? &set : NULL) : v;
+}
+
 ROW_FN(do_strip)
 {
     UNUSED;
-    v = to_text(r, v);
-    struct value set = row_given(arg[0]) && arg[0].kind != NONE ? row_needs_text(r, arg[0]) : v;
-    return r->failed ? v : strip(v, STRIP_LEFT | STRIP_RIGHT, row_given(arg[0]) && arg[0].kind != NONE ? &set : NULL);
+    return strip_by(r, v, STRIP_LEFT | STRIP_RIGHT, arg[0]);
 }
 
 ROW_FN(do_lstrip)
 {
     UNUSED;
-    struct value set = row_given(arg[0]) ? row_needs_text(r, arg[0]) : v;
-    return strip(v, STRIP_LEFT, row_given(arg[0]) ? &set : NULL);
+    return strip_by(r, v, STRIP_LEFT, arg[0]);
 }
 
 ROW_FN(do_rstrip)
 {
     UNUSED;
-    struct value set = row_given(arg[0]) ? row_needs_text(r, arg[0]) : v;
-    return strip(v, STRIP_RIGHT, row_given(arg[0]) ? &set : NULL);
+    return strip_by(r, v, STRIP_RIGHT, arg[0]);
 }
 
 ROW_FN(do_upper)
@@ -237,7 +243,7 @@ ROW_FN(do_length)
 {
     UNUSED;
     if (v.kind == TEXT) {
-        return work(r, v.text.size / 16) ? integer(text_length(v)) : v;
+        return integer(text_length(v));
     }
     v = to_list(r, v);
     return r->failed ? v : integer(v.list->count);
@@ -345,7 +351,7 @@ ROW_FN(do_sort)
 /* "a.b" of a value. */
 static struct value path_of(struct run *r, struct value v, struct value path)
 {
-    while (!r->failed) {
+    while (work(r, 1)) {
         const char *dot = memchr(path.text.at, '.', path.text.size);
         size_t size = dot != NULL ? (size_t)(dot - path.text.at) : path.text.size;
         char digits[16] = "";

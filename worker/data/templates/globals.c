@@ -80,7 +80,7 @@ ROW_FN(do_range)
     }
     struct value out = list_of(r, LIST, count > 0 ? (int64_t)count : 0);
     for (int64_t i = 0; !r->failed && i < out.list->count; i++) {
-        out.list->at[i] = integer(first + i * by);
+        out.list->at[i] = integer((int64_t)(first + (__int128)i * by));
     }
     return out;
 }
