@@ -320,7 +320,10 @@ static void test_edges(void **state)
          "%}{{ f(60, 'x') | length }}",
          "60"},
         {"{{ ' a '.lstrip(none) }}|{{ ' a '.rstrip(none) }}", "a | a"},
+        {"{{ 5 | safe | tojson }}", "\"5\""},
     };
+    static const char *const errors[] = {"{{ none is even }}", "{{ none is divisibleby 3 }}", "{{ u | int }}",
+                                         "{{ u | float(1) }}"};
     struct dt_text out;
     struct dt_error err = {.text = ""};
     dt_text_init(&out);
@@ -330,6 +333,9 @@ static void test_edges(void **state)
             fail_msg("%s: %s", cases[i][0], err.text);
         }
         assert_string_equal(dt_text_str(&out), cases[i][1]);
+    }
+    for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++) {
+        assert_int_equal(render(errors[i], NULL, &out, &err), -1);
     }
     struct template *t = NULL;
     dt_text_reset(&out);

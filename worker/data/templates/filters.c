@@ -461,12 +461,6 @@ ROW_FN(do_string)
     return to_text(r, v);
 }
 
-ROW_FN(do_safe)
-{
-    UNUSED;
-    return v;
-}
-
 ROW_FN(do_default)
 {
     UNUSED;
@@ -490,9 +484,17 @@ static bool read_number(struct value v, bool is_whole, int64_t *i, double *f)
     return end != digits && *end == 0 && errno == 0;
 }
 
+static struct value number_of_undefined(struct run *r, struct value v)
+{
+    return fail(r, "%.*s is undefined", (int)v.text.size, v.text.at);
+}
+
 ROW_FN(do_int)
 {
     UNUSED;
+    if (v.kind == UNDEFINED) {
+        return number_of_undefined(r, v);
+    }
     int64_t i = 0;
     double f = v.kind == FLOAT ? v.f : NAN;
     if (v.kind == INTEGER || v.kind == BOOLEAN) {
@@ -508,6 +510,9 @@ ROW_FN(do_int)
 ROW_FN(do_float)
 {
     UNUSED;
+    if (v.kind == UNDEFINED) {
+        return number_of_undefined(r, v);
+    }
     int64_t i;
     double f = v.kind == FLOAT ? v.f : v.kind == INTEGER ? (double)v.i : v.kind == BOOLEAN ? v.yes : 0;
     bool good =
@@ -567,7 +572,7 @@ static const struct row filters[] = {
     {"capitalize", do_capitalize, 0, {0}},
     {"int", do_int, 1, {"default"}},
     {"float", do_float, 1, {"default"}},
-    {"safe", do_safe, 0, {0}},
+    {"safe", do_string, 0, {0}},
 };
 static const struct row text_methods[] = {
     {"strip", do_strip, 1, {0}},           {"lstrip", do_lstrip, 1, {0}},
