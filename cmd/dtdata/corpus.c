@@ -175,11 +175,13 @@ int corpus_add(struct corpus *c, const char *path, struct dt_error *err)
     return add_path(c, path, 0, err);
 }
 
-bool corpus_is_text(const char *path)
+int corpus_is_text(const char *path, struct dt_error *err)
 {
     enum content content = CONTENT_BINARY;
-    struct dt_error ignored;
-    return look(path, &content, &ignored) == 0 && content == CONTENT_TEXT;
+    if (look(path, &content, err) != 0) {
+        return -1;
+    }
+    return content == CONTENT_EMPTY ? dt_fail(err, DT_INVALID, "%s: is empty", path) : content == CONTENT_TEXT;
 }
 
 struct ticket {

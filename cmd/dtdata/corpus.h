@@ -33,7 +33,7 @@ struct corpus {
  * and empty files left out and counted. A path that cannot be read, or is a device, is an error. */
 int corpus_add(struct corpus *c, const char *path, struct dt_error *err);
 /* True if the file can be read, and its first bytes, unpacked, are text. */
-bool corpus_is_text(const char *path);
+int corpus_is_text(const char *path, struct dt_error *err);
 /* Holds out whole files until they make up `fraction` of all bytes (0 to 1, exclusive): at least
  * one file, never all. Which ones depends on their paths alone, through a hash. Needs two files. */
 int corpus_hold_out(struct corpus *c, double fraction, struct dt_error *err);

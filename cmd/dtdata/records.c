@@ -22,6 +22,19 @@ struct walk {
     struct csv_fields fields;
 };
 
+const char *record_option(const struct record_form *form, enum record_option option)
+{
+    static const char *const names[][2] = {
+        [RECORD_TEXT] = {"--text_key", "data.text_key"},
+        [RECORD_PAIR] = {"--text_pair_column", "data.text_pair_key"},
+        [RECORD_LABEL] = {"--label_column", "data.label_key"},
+        [RECORD_REPLACE] = {"--encoding_errors replace", "data.encoding_errors \"replace\""},
+        [RECORD_FORMAT] = {"--format", "data.format"},
+        [RECORD_LENGTH] = {"--max_length", "data.sequence_length"},
+        [RECORD_PROGRAM] = {"dtdata", "train"}};
+    return names[option][form->job];
+}
+
 int record_columns_find(struct record_columns *c, const struct record_form *form, enum source_kind kind,
                         const char *path, const struct dt_text *header, struct dt_error *err)
 {
@@ -30,7 +43,6 @@ int record_columns_find(struct record_columns *c, const struct record_form *form
     dt_text_init(&names);
     struct dt_list list = {.text = &names, .most = 20};
     const char *wanted[] = {form->text_key, form->pair_key, form->label_key};
-    static const char *const option[] = {"--text_column", "--text_pair_column", "--label_column"};
     size_t *place[] = {&c->text, &c->pair, &c->label};
     bool found[3] = {false};
     int result = csv_split(source_csv_form(kind), dt_text_str(header), header->size, &fields, err);
@@ -59,7 +71,9 @@ int record_columns_find(struct record_columns *c, const struct record_form *form
     for (int w = 0; result == 0 && w < 3; w++) {
         if (wanted[w] != NULL && !found[w]) {
             result = dt_fail(err, DT_INVALID, "%s:1: no column \"%s\" (there are %s); name it with %s", path, wanted[w],
-                             dt_text_str(&names), option[w]);
+                             dt_text_str(&names),
+                             w == 0 && !form->job ? "--text_column"
+                                                  : record_option(form, (enum record_option)(RECORD_TEXT + w)));
         }
     }
     dt_text_clear(&names);
@@ -87,8 +101,8 @@ static int take_utf8(struct walk *w, const char **line, size_t *size, struct dt_
     if (!w->form->replace) {
         (void)dt_fail(err, DT_INVALID,
                       "%s: byte %zu (0x%02x) is not UTF-8; convert the file (iconv -f ENCODING -t UTF-8), or give "
-                      "--encoding_errors replace",
-                      w->where, valid + 1, (unsigned char)(*line)[valid]);
+                      "%s",
+                      w->where, valid + 1, (unsigned char)(*line)[valid], record_option(w->form, RECORD_REPLACE));
         return broken(w, err);
     }
     dt_text_reset(&w->clean);
@@ -113,8 +127,8 @@ static int text_of_json(struct walk *w, const char *line, size_t size, struct dt
         return broken(w, err);
     }
     if (state == DT_SCAN_NONE) {
-        (void)dt_fail(err, DT_INVALID, "%s: no string under \"%s\"; name the key with --text_key", w->where,
-                      w->form->text_key);
+        (void)dt_fail(err, DT_INVALID, "%s: no string under \"%s\"; name the key with %s", w->where, w->form->text_key,
+                      record_option(w->form, RECORD_TEXT));
         return broken(w, err);
     }
     if (state == DT_SCAN_NO_TEXT) {
@@ -125,15 +139,16 @@ static int text_of_json(struct walk *w, const char *line, size_t size, struct dt
     return give(w, &r, err);
 }
 
-static int string_of(const struct walk *w, const cJSON *tree, const char *key, const char *option, const char **out,
-                     size_t *size, struct dt_error *err)
+static int string_of(const struct walk *w, const cJSON *tree, const char *key, enum record_option option,
+                     const char **out, size_t *size, struct dt_error *err)
 {
     if (key == NULL) {
         return 0;
     }
     *out = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(tree, key));
     if (*out == NULL) {
-        return dt_fail(err, DT_INVALID, "%s: no string under \"%s\"; name the key with %s", w->where, key, option);
+        return dt_fail(err, DT_INVALID, "%s: no string under \"%s\"; name the key with %s", w->where, key,
+                       record_option(w->form, option));
     }
     *size = strlen(*out); /* a scanned text has no NUL */
     return 0;
@@ -146,8 +161,8 @@ static int label_of(const struct walk *w, const cJSON *tree, struct record *r, c
     *printed = cJSON_IsNumber(v) || cJSON_IsBool(v) ? cJSON_PrintUnformatted(v) : NULL;
     r->label = *printed != NULL ? *printed : cJSON_GetStringValue(v);
     if (r->label == NULL) {
-        return dt_fail(err, DT_INVALID, "%s: no label under \"%s\"; name the key with --label_column", w->where,
-                       w->form->label_key);
+        return dt_fail(err, DT_INVALID, "%s: no label under \"%s\"; name the key with %s", w->where, w->form->label_key,
+                       record_option(w->form, RECORD_LABEL));
     }
     r->label_size = strlen(r->label);
     return 0;
@@ -158,8 +173,8 @@ static int row_of_json(struct walk *w, const char *line, size_t size, struct dt_
     struct record r = {.where = w->where};
     char *printed = NULL;
     cJSON *tree = dt_scan_parse_others(line, size, w->where, err);
-    int result = tree == NULL || string_of(w, tree, w->form->text_key, "--text_key", &r.text, &r.text_size, err) != 0 ||
-                         string_of(w, tree, w->form->pair_key, "--text_pair_column", &r.pair, &r.pair_size, err) != 0 ||
+    int result = tree == NULL || string_of(w, tree, w->form->text_key, RECORD_TEXT, &r.text, &r.text_size, err) != 0 ||
+                         string_of(w, tree, w->form->pair_key, RECORD_PAIR, &r.pair, &r.pair_size, err) != 0 ||
                          label_of(w, tree, &r, &printed, err) != 0
                      ? broken(w, err)
                      : give(w, &r, err);

@@ -11,7 +11,20 @@ struct record_form {
     const char *text_key, *pair_key, *label_key; /* keys or columns; null: not wanted, but for text_key */
     bool replace;                                /* bytes that are not UTF-8 become U+FFFD */
     bool skip;                                   /* broken records are counted and passed over */
+    bool job;                                    /* the form is of a job: sentences name its keys, not options */
 };
+
+/* What a form is given by, for sentences: "--label_column", or "data.label_key" of a job. */
+enum record_option {
+    RECORD_TEXT,
+    RECORD_PAIR,
+    RECORD_LABEL,
+    RECORD_REPLACE,
+    RECORD_FORMAT,
+    RECORD_LENGTH,
+    RECORD_PROGRAM /* "dtdata" or "train" */
+};
+const char *record_option(const struct record_form *form, enum record_option option);
 
 /* The columns of a CSV or TSV: a number of fields, and the places of those that are wanted. */
 struct record_columns {

@@ -22,7 +22,8 @@ struct tally {
 void tally_add(struct tally *t, enum tally_kind kind, long long count, const char *where);
 /* Adds another tally, whose places come later. */
 void tally_join(struct tally *t, const struct tally *later);
-/* Says each count that is not 0 on standard error. */
-void tally_say(const struct tally *t);
+struct record_form;
+/* Says each count that is not 0 on standard error, in the words of the form's program. */
+void tally_say(const struct tally *t, const struct record_form *form);
 
 #endif

@@ -99,8 +99,8 @@ static int check_records(const struct tokenize_run *r, struct dt_error *err)
     for (size_t i = 0; i < r->corpus.count; i++) {
         if (work_kind(&r->form, i) == SOURCE_TEXT) {
             return dt_fail(err, DT_INVALID,
-                           "%s: is text, which has no labels; give .jsonl, .csv or .tsv files, or say --format",
-                           r->corpus.files[i].path);
+                           "%s: is text, which has no labels; give .jsonl, .csv or .tsv files, or say %s",
+                           r->corpus.files[i].path, record_option(&r->o.records, RECORD_FORMAT));
         }
     }
     return 0;
@@ -186,8 +186,9 @@ static int write_all(struct tokenize_run *r, struct dt_error *err)
     if (check_space(r, err) != 0) {
         return -1;
     }
+    const char *who = record_option(&r->o.records, RECORD_PROGRAM);
     if (output_has_complete(&r->output)) {
-        dt_text_say(stderr, "dtdata: goes on behind %d complete shards of an earlier run",
+        dt_text_say(stderr, "%s: goes on behind %d complete shards of an earlier run", who,
                     output_shards(&r->output, SIDE_TRAIN) + output_shards(&r->output, SIDE_VAL));
     }
     return pipeline_run(&r->form, &r->output, r->o.threads, err) != 0 || stop_check(err) != 0 ||
@@ -253,16 +254,17 @@ bool tokenize_run_give_up(struct tokenize_run *r, const struct dt_error *err)
 void tokenize_run_say_left_out(const struct tokenize_run *r)
 {
     const struct corpus *c = &r->corpus;
+    const char *who = record_option(&r->o.records, RECORD_PROGRAM);
     if (c->binary_count + c->empty_count > 0) {
-        dt_text_say(stderr, "dtdata: left out %zu binary and %zu empty files", c->binary_count, c->empty_count);
+        dt_text_say(stderr, "%s: left out %zu binary and %zu empty files", who, c->binary_count, c->empty_count);
     }
     if (c->output_met) {
-        dt_text_say(stderr, "dtdata: left out %s, where the shards go", c->output);
+        dt_text_say(stderr, "%s: left out %s, where the shards go", who, c->output);
     }
     struct tally *all = dt_alloc(sizeof *all);
     tally_join(all, &r->output.now[SIDE_TRAIN].tally);
     tally_join(all, &r->output.now[SIDE_VAL].tally);
-    tally_say(all);
+    tally_say(all, &r->o.records);
     free(all);
 }
 

@@ -105,8 +105,8 @@ static int take_utf8(const struct work_form *f, struct item *i, struct hand *h, 
     if (!f->records.replace) {
         return dt_fail(&i->err, DT_INVALID,
                        "%s: byte %lld (0x%02x) is not UTF-8; convert the file (iconv -f ENCODING -t UTF-8), or give "
-                       "--encoding_errors replace",
-                       path, at, (unsigned char)(*text)[valid]);
+                       "%s",
+                       path, at, (unsigned char)(*text)[valid], record_option(&f->records, RECORD_REPLACE));
     }
     char where[512];
     (void)snprintf(where, sizeof where, "%s: byte %lld", path, at);

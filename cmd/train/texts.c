@@ -86,30 +86,33 @@ static bool has_shards(const char *folder)
     return has;
 }
 
-/* True if the source is text, with its files. What cannot be read is left to those that read data. */
-static bool find_files(const struct texts *x, struct source_texts *s)
+/* 1: the source is text, with its files; 0: it is not; -1: it is none of what is read here, with the reason. What
+ * is not there is left to those that read data. */
+static int find_files(const struct texts *x, struct source_texts *s, struct dt_error *err)
 {
     struct dt_error ignored;
     bool text = x->format != SOURCE_AUTO;
     if (is_folder(s->path)) {
         if (!text && has_shards(s->path)) {
-            return false;
+            return 0;
         }
         s->files = (struct data_files){.paths = dt_alloc(sizeof *s->files.paths), .count = 1};
         s->files.paths[0] = dt_strdup(s->path);
-        return true;
+        return 1;
     }
     if (data_files_open(&s->files, s->path, false, &ignored) != 0) {
-        return false;
+        return 0;
     }
     const char *first = s->files.paths[0];
     struct stat st;
-    if (text || is_folder(first) ||
-        (stat(first, &st) == 0 && S_ISREG(st.st_mode) && data_format_of(first) == NULL && corpus_is_text(first))) {
-        return true;
+    int is = text || is_folder(first);
+    if (is == 0 && stat(first, &st) == 0 && S_ISREG(st.st_mode) && data_format_of(first) == NULL) {
+        is = corpus_is_text(first, err);
     }
-    data_files_close(&s->files);
-    return false;
+    if (is != 1) {
+        data_files_close(&s->files);
+    }
+    return is;
 }
 
 /* ---- the model ---- */
@@ -210,6 +213,7 @@ static void fill_options(const struct texts *x, const char *dir, struct tokenize
                                    .end = d->end_token,
                                    .records = {.text_key = d->text_key,
                                                .pair_key = d->text_pair_key,
+                                               .job = true,
                                                .label_key = d->label_key,
                                                .replace = d->encoding_errors == ENCODING_REPLACE,
                                                .skip = d->on_bad_record == BAD_RECORD_SKIP},
@@ -468,8 +472,9 @@ static int list_files(struct texts *x, struct source_texts *s, struct dt_error *
 static int add(struct texts *x, const char *key, const char *path, bool made, struct dt_error *err)
 {
     struct source_texts s = {.key = key, .path = path, .made = made};
-    if (!find_files(x, &s)) {
-        return 0;
+    int is = find_files(x, &s, err);
+    if (is != 1) {
+        return is == 0 ? 0 : dt_wrap(err, "%s", key);
     }
     x->of = dt_realloc(x->of, (size_t)(x->count + 1) * sizeof *x->of);
     x->of[x->count++] = s;

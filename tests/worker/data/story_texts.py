@@ -251,6 +251,20 @@ def test_refusals(tmp_path, place):
     binary.write_bytes(bytes(5000))
     refused(job, "neither a token shard nor a safetensors file", f"data.train={binary}")
     refused(job, "no such file", f"data.train={tmp_path}/none-*.txt")
+    # a file that is no text says why, and what a job can do about a text is a key of the job
+    for name, data, words in (("empty.txt", b"", "is empty"), ("wide.txt", "words".encode("utf-16"), "byte order mark of UTF-16"),
+                              ("cut.txt.gz", gzip.compress(text(6).encode())[:14], "damaged or cut short")):
+        (tmp_path / name).write_bytes(data)
+        refused(job, words, f"data.train={tmp_path / name}")
+    for key in ("data.text_key=nobody", "data.text_key=id"):
+        p = plan(job, f"data.train={place / 'corpus' / 'd.jsonl'}", key)
+        assert p.returncode == 2 and "name the key with data.text_key" in p.stderr, p
+    p = plan(job, f"data.train={bad}")
+    assert p.returncode == 2 and 'or give data.encoding_errors "replace"' in p.stderr, p
+    marked = tmp_path / "marked.txt"
+    marked.write_bytes(b"\xef\xbb\xbf" + text(5).encode())
+    p = plan(job, f"data.train={marked}")
+    assert p.returncode == 0 and "train: left out 1 byte order mark" in p.stderr and "dtdata" not in p.stderr, p
     small = tmp_path / "small.txt"
     small.write_text("a b")
     p = plan(job, f"data.train={small}")

@@ -247,6 +247,106 @@ static void test_deep_sources(void **state)
     }
 }
 
+/* Templates that would take memory, stack or hours without many steps of their own. */
+static void test_hostile(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *begin, *again;
+        int times;
+        const char *end, *error;
+    } cases[] = {
+        {"{% set ns = namespace(s='x') %}{% for i in range(18) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ (ns.s",
+         " ~ ns.s", 2000, ") | length }}", "steps"},
+        {"{% set ns = namespace(l=[1]) %}{% for i in range(40000) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l | "
+         "map('map'",
+         ", 'map'", 39000, ") | list | length }}", "deep"},
+        {"{% set ns = namespace(s='x', t='y') %}{% for i in range(20) %}{% set ns.s = ns.s + ns.s %}{% set ns.t = ns.t "
+         "+ "
+         "ns.t %}{% endfor %}{{ ns.s.strip(ns.t ~ 'x') }}",
+         "", 0, "", "steps"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct dt_text source, out;
+        struct dt_error err = {.text = ""};
+        dt_text_init(&source);
+        dt_text_init(&out);
+        dt_text_puts(&source, cases[i].begin);
+        for (int n = 0; n < cases[i].times; n++) {
+            dt_text_puts(&source, cases[i].again);
+        }
+        dt_text_puts(&source, cases[i].end);
+        assert_int_equal(render(dt_text_str(&source), NULL, &out, &err), -1);
+        if (strstr(err.text, cases[i].error) == NULL) {
+            fail_msg("%s: %s", cases[i].begin, err.text);
+        }
+        dt_text_clear(&source);
+        dt_text_clear(&out);
+    }
+}
+
+/* A run whose steps end among the comparisons that sort keys; every number of keys ends it elsewhere. */
+static void test_sorted_keys_end(void **state)
+{
+    (void)state;
+    for (int keys = 90; keys < 110; keys++) {
+        struct dt_text out;
+        struct dt_error err = {.text = ""};
+        dt_text_init(&out);
+        cJSON *variables = cJSON_CreateObject(), *d = cJSON_AddObjectToObject(variables, "d");
+        for (int i = 0; i < keys; i++) {
+            char name[64];
+            (void)snprintf(name, sizeof name, "a key of more than sixteen bytes %d", i);
+            (void)cJSON_AddNumberToObject(d, name, i);
+        }
+        assert_int_equal(render("{% for i in range(99999) %}{{ d | tojson(sort_keys=true) | length }}{% endfor %}",
+                                variables, &out, &err),
+                         -1);
+        assert_non_null(strstr(err.text, "steps"));
+        cJSON_Delete(variables);
+        dt_text_clear(&out);
+    }
+}
+
+/* At the edges of numbers, bytes and depth, where a template is right. */
+static void test_edges(void **state)
+{
+    (void)state;
+    static const char nul[] = "a{\0b{{ 1 }}";
+    static const char *const cases[][2] = {
+        {"{{ range(-9223372036854775807, 9223372036854775807, 4611686018427387904) | list | tojson }}",
+         "[-9223372036854775807, -4611686018427387903, 1, 4611686018427387905]"},
+        {"{% macro f(n, k) %}{% if n > 0 %}{% if k == 'x' %}{{ k }}{% endif %}{{ f(n - 1, k) }}{% endif %}{% endmacro "
+         "%}{{ f(60, 'x') | length }}",
+         "60"},
+        {"{{ ' a '.lstrip(none) }}|{{ ' a '.rstrip(none) }}", "a | a"},
+        {"{{ 5 | safe | tojson }}", "\"5\""},
+    };
+    static const char *const errors[] = {"{{ none is even }}", "{{ none is divisibleby 3 }}", "{{ u | int }}",
+                                         "{{ u | float(1) }}"};
+    struct dt_text out;
+    struct dt_error err = {.text = ""};
+    dt_text_init(&out);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dt_text_reset(&out);
+        if (render(cases[i][0], NULL, &out, &err) != 0) {
+            fail_msg("%s: %s", cases[i][0], err.text);
+        }
+        assert_string_equal(dt_text_str(&out), cases[i][1]);
+    }
+    for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++) {
+        assert_int_equal(render(errors[i], NULL, &out, &err), -1);
+    }
+    struct template *t = NULL;
+    dt_text_reset(&out);
+    assert_int_equal(template_open(&t, "t", nul, sizeof nul - 1, &err), 0);
+    assert_int_equal(template_render(t, NULL, &day, &out, &err), 0);
+    assert_int_equal(out.size, 5);
+    assert_memory_equal(dt_text_str(&out), "a{\0b1", 5);
+    template_close(t);
+    dt_text_clear(&out);
+}
+
 /* Errors name the line. */
 static void test_lines(void **state)
 {
@@ -265,8 +365,9 @@ static void test_lines(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_jinja), cmocka_unit_test(test_conversations),
-                                       cmocka_unit_test(test_bounds), cmocka_unit_test(test_deep_sources),
-                                       cmocka_unit_test(test_lines)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_jinja),   cmocka_unit_test(test_conversations),
+                                       cmocka_unit_test(test_bounds),  cmocka_unit_test(test_deep_sources),
+                                       cmocka_unit_test(test_hostile), cmocka_unit_test(test_sorted_keys_end),
+                                       cmocka_unit_test(test_edges),   cmocka_unit_test(test_lines)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

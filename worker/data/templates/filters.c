@@ -9,26 +9,32 @@
 
 /* ---- texts ---- */
 
+static struct value strip_by(struct run *r, struct value v, int sides, struct value by)
+{
+    bool given = row_given(by) && by.kind != NONE;
+    v = to_text(r, v);
+    struct value set = given ? row_needs_text(r, by) : v;
+    /* each character is looked for in the set */
+    bool goes_on = work(r, given ? (1 + v.text.size / 16) * (set.text.size / 16) : 0);
+    return goes_on ? strip(v, sides, given ? &set : NULL) : v;
+}
+
 ROW_FN(do_strip)
 {
     UNUSED;
-    v = to_text(r, v);
-    struct value set = row_given(arg[0]) && arg[0].kind != NONE ? row_needs_text(r, arg[0]) : v;
-    return r->failed ? v : strip(v, STRIP_LEFT | STRIP_RIGHT, row_given(arg[0]) && arg[0].kind != NONE ? &set : NULL);
+    return strip_by(r, v, STRIP_LEFT | STRIP_RIGHT, arg[0]);
 }
 
 ROW_FN(do_lstrip)
 {
     UNUSED;
-    struct value set = row_given(arg[0]) ? row_needs_text(r, arg[0]) : v;
-    return strip(v, STRIP_LEFT, row_given(arg[0]) ? &set : NULL);
+    return strip_by(r, v, STRIP_LEFT, arg[0]);
 }
 
 ROW_FN(do_rstrip)
 {
     UNUSED;
-    struct value set = row_given(arg[0]) ? row_needs_text(r, arg[0]) : v;
-    return strip(v, STRIP_RIGHT, row_given(arg[0]) ? &set : NULL);
+    return strip_by(r, v, STRIP_RIGHT, arg[0]);
 }
 
 ROW_FN(do_upper)
@@ -237,7 +243,7 @@ ROW_FN(do_length)
 {
     UNUSED;
     if (v.kind == TEXT) {
-        return work(r, v.text.size / 16) ? integer(text_length(v)) : v;
+        return integer(text_length(v));
     }
     v = to_list(r, v);
     return r->failed ? v : integer(v.list->count);
@@ -345,7 +351,7 @@ ROW_FN(do_sort)
 /* "a.b" of a value. */
 static struct value path_of(struct run *r, struct value v, struct value path)
 {
-    while (!r->failed) {
+    while (work(r, 1)) {
         const char *dot = memchr(path.text.at, '.', path.text.size);
         size_t size = dot != NULL ? (size_t)(dot - path.text.at) : path.text.size;
         char digits[16] = "";
@@ -455,12 +461,6 @@ ROW_FN(do_string)
     return to_text(r, v);
 }
 
-ROW_FN(do_safe)
-{
-    UNUSED;
-    return v;
-}
-
 ROW_FN(do_default)
 {
     UNUSED;
@@ -484,9 +484,17 @@ static bool read_number(struct value v, bool is_whole, int64_t *i, double *f)
     return end != digits && *end == 0 && errno == 0;
 }
 
+static struct value number_of_undefined(struct run *r, struct value v)
+{
+    return fail(r, "%.*s is undefined", (int)v.text.size, v.text.at);
+}
+
 ROW_FN(do_int)
 {
     UNUSED;
+    if (v.kind == UNDEFINED) {
+        return number_of_undefined(r, v);
+    }
     int64_t i = 0;
     double f = v.kind == FLOAT ? v.f : NAN;
     if (v.kind == INTEGER || v.kind == BOOLEAN) {
@@ -502,6 +510,9 @@ ROW_FN(do_int)
 ROW_FN(do_float)
 {
     UNUSED;
+    if (v.kind == UNDEFINED) {
+        return number_of_undefined(r, v);
+    }
     int64_t i;
     double f = v.kind == FLOAT ? v.f : v.kind == INTEGER ? (double)v.i : v.kind == BOOLEAN ? v.yes : 0;
     bool good =
@@ -561,7 +572,7 @@ static const struct row filters[] = {
     {"capitalize", do_capitalize, 0, {0}},
     {"int", do_int, 1, {"default"}},
     {"float", do_float, 1, {"default"}},
-    {"safe", do_safe, 0, {0}},
+    {"safe", do_string, 0, {0}},
 };
 static const struct row text_methods[] = {
     {"strip", do_strip, 1, {0}},           {"lstrip", do_lstrip, 1, {0}},

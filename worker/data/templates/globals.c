@@ -39,6 +39,11 @@ bool call_test(struct run *r, const char *name, struct value v, const struct arg
         (void)fail(r, "test %s: %d arguments", name, a->count);
         return false;
     }
+    bool parity = strcmp(name, "odd") == 0 || strcmp(name, "even") == 0;
+    if ((parity || at == 0) && v.kind == NONE) {
+        (void)fail(r, "needs an integer, not %s", kind_name(v));
+        return false;
+    }
     if (at == 0) {
         int64_t by = row_whole(r, a->at[0], 1), x = row_whole(r, v, 0);
         return by == 0 ? (fail(r, "division by zero"), false) : by == -1 || x % by == 0;
@@ -51,7 +56,7 @@ bool call_test(struct run *r, const char *name, struct value v, const struct arg
             return (int)v.kind == k;
         }
     }
-    if (strcmp(name, "odd") == 0 || strcmp(name, "even") == 0) {
+    if (parity) {
         return odd(r, v) == (*name == 'o');
     }
     if (strcmp(name, "true") == 0 || strcmp(name, "false") == 0) {
@@ -80,7 +85,7 @@ ROW_FN(do_range)
     }
     struct value out = list_of(r, LIST, count > 0 ? (int64_t)count : 0);
     for (int64_t i = 0; !r->failed && i < out.list->count; i++) {
-        out.list->at[i] = integer(first + i * by);
+        out.list->at[i] = integer((int64_t)(first + (__int128)i * by));
     }
     return out;
 }

@@ -129,6 +129,9 @@ struct arguments {
     int count, by_position;
 };
 
+/* Calls of C functions within each other, while a template runs: expressions, blocks, filters, comparisons. */
+enum { RUN_DEPTH = 3000 };
+
 struct json_form {
     bool ascii, sorted;
     int indent;             /* -1: one line */

@@ -16,12 +16,17 @@ enum { TEMPLATE_BYTES = 1 << 20, CONFIG_BYTES = 1 << 24 };
 
 static struct node *parse_block(struct parser *p, const char *const *ends);
 
+static bool begins_tag(const char *at)
+{
+    return at[0] == '{' && (at[1] == '{' || at[1] == '%' || at[1] == '#');
+}
+
 /* Text up to the next tag, as white space control leaves it; null: there is nothing. */
 static struct node *parse_text(struct parser *p)
 {
     size_t begin = p->at, end = begin;
     bool line_begins = p->line_begins;
-    while (end + 1 < p->size && (p->text[end] != '{' || strchr("{%#", p->text[end + 1]) == NULL)) {
+    while (end + 1 < p->size && !begins_tag(p->text + end)) {
         end++;
     }
     end = end + 1 < p->size ? end : p->size;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CALLS = 100, DEPTH = 3000 };
+enum { CALLS = 100 };
 #define OUT_BYTES ((size_t)16 << 20)
 
 static struct value eval(struct run *r, const struct node *n);
@@ -39,7 +39,7 @@ static struct value lookup(struct run *r, const char *name)
 {
     for (const struct scope *s = r->scope; s != NULL; s = s->parent) {
         const struct value *v =
-            work(r, (size_t)s->variables.count) ? dict_get(&s->variables, name, strlen(name)) : NULL;
+            work(r, 1 + (size_t)s->variables.count) ? dict_get(&s->variables, name, strlen(name)) : NULL;
         if (v != NULL) {
             return *v;
         }
@@ -242,7 +242,7 @@ static struct value concatenation(struct run *r, const struct node *n)
     dt_text_init(&all);
     for (const struct node *o = n->items; o != NULL && !r->failed; o = o->next) {
         struct value v = to_text(r, eval(r, o->a));
-        if (!r->failed) {
+        if (!r->failed && work(r, v.text.size / 16)) {
             dt_text_add(&all, v.text.at, v.text.size);
         }
     }
@@ -442,8 +442,8 @@ static struct value eval(struct run *r, const struct node *n)
     if (n == NULL || !work(r, 1)) {
         return undefined("", 0);
     }
-    if (++r->depth > DEPTH) {
-        (void)fail(r, "nested more than %d deep", DEPTH);
+    if (++r->depth > RUN_DEPTH) {
+        (void)fail(r, "nested more than %d deep", RUN_DEPTH);
     }
     r->line = n->line;
     struct value v = r->failed ? undefined("", 0) : eval_node(r, n);
@@ -634,8 +634,8 @@ static void run_statement(struct run *r, const struct node *n)
 
 static void run_block(struct run *r, const struct node *n)
 {
-    if (++r->depth > DEPTH) {
-        (void)fail(r, "nested more than %d deep", DEPTH);
+    if (++r->depth > RUN_DEPTH) {
+        (void)fail(r, "nested more than %d deep", RUN_DEPTH);
     }
     for (; n != NULL && r->signal == GO_ON && work(r, 1); n = n->next) {
         r->line = n->line;

@@ -38,7 +38,13 @@ struct value row_call(struct run *r, const struct row *row, struct value v, cons
         }
         arg[at] = a->at[i];
     }
-    return r->failed ? undefined("", 0) : row->fn(r, v, arg, a);
+    if (++r->depth > RUN_DEPTH) { /* map('map', 'map', ...) calls rows within each other */
+        (void)fail(r, "nested more than %d deep", RUN_DEPTH);
+    }
+    bool goes_on = work(r, v.kind == TEXT ? v.text.size / 16 : 0); /* a row may read the text once */
+    v = goes_on ? row->fn(r, v, arg, a) : undefined("", 0);
+    r->depth--;
+    return v;
 }
 
 const struct row *row_in(const struct row *rows, size_t count, const char *name)

@@ -237,9 +237,9 @@ void parse_advance(struct parser *p)
         p->token = T_OPERATOR;
         p->word = word_of(p, n);
         p->at += n;
-        p->brackets += strchr("([{", c) != NULL;
-        p->brackets -= strchr(")]}", c) != NULL && p->brackets > 0;
-        if (n == 1 && strchr("+-*/%~<>=()[]{}.,:|", c) == NULL) {
+        p->brackets += c != 0 && strchr("([{", c) != NULL;
+        p->brackets -= c != 0 && strchr(")]}", c) != NULL && p->brackets > 0;
+        if (c == 0 || (n == 1 && strchr("+-*/%~<>=()[]{}.,:|", c) == NULL)) {
             (void)parse_bad(p, "unexpected character %c", c >= ' ' && c < 0x7f ? c : '?');
         }
     }

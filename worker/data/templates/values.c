@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 10000000, DEPTH = 200, BYTES_PER_STEP = 16 };
+enum { STEPS = 10000000, JSON_DEPTH = 200, BYTES_PER_STEP = 16 };
 #define MEMORY_BYTES ((size_t)256 << 20)
 #define OUT_BYTES ((size_t)16 << 20)
 
@@ -155,8 +155,8 @@ struct value from_json(struct run *r, const cJSON *json)
         return x == floor(x) && fabs(x) <= 9007199254740992.0 ? integer((int64_t)x)
                                                               : (struct value){.kind = FLOAT, .f = x};
     }
-    if (++r->depth > DEPTH) {
-        return fail(r, "a variable is nested more than %d deep", DEPTH);
+    if (++r->depth > JSON_DEPTH) {
+        return fail(r, "a variable is nested more than %d deep", JSON_DEPTH);
     }
     if (cJSON_IsArray(json)) {
         v = list_of(r, LIST, cJSON_GetArraySize(json));
@@ -261,17 +261,20 @@ static bool equal_dicts(struct run *r, const struct dict *a, const struct dict *
 
 bool equal(struct run *r, struct value a, struct value b)
 {
+    if (!work(r, 1)) {
+        return false;
+    }
     if (is_number(a) && is_number(b)) {
         bool whole = a.kind != FLOAT && b.kind != FLOAT;
         return whole ? (a.kind == BOOLEAN ? a.yes : a.i) == (b.kind == BOOLEAN ? b.yes : b.i)
                      : number_of(a) == number_of(b);
     }
-    if (a.kind != b.kind || !work(r, 1)) {
+    if (a.kind != b.kind) {
         return false;
     }
     bool same = false;
-    if (++r->depth > DEPTH) {
-        (void)fail(r, "compares what is nested more than %d deep", DEPTH);
+    if (++r->depth > RUN_DEPTH) {
+        (void)fail(r, "nested more than %d deep", RUN_DEPTH);
     } else if (a.kind == TEXT) {
         same = a.text.size == b.text.size && work(r, a.text.size / BYTES_PER_STEP) &&
                memcmp(a.text.at, b.text.at, a.text.size) == 0;
@@ -543,8 +546,12 @@ static void to_json_members(struct run *r, struct value v, const struct json_for
         dt_text_puts(out, i > 0 ? form->item : "");
         new_line(form, level + 1, out);
         if (is_dict) {
-            (void)work(r, form->sorted ? (size_t)count : 1);
-            e = form->sorted ? next_key(r, v.dict, e) : &v.dict->at[i];
+            e = !work(r, form->sorted ? (size_t)count : 1) ? NULL
+                : form->sorted                             ? next_key(r, v.dict, e)
+                                                           : &v.dict->at[i];
+            if (e == NULL) { /* the run has failed, maybe among comparisons */
+                break;
+            }
             put_json_text(e->key, form->ascii, out);
             dt_text_puts(out, form->key);
         }
@@ -558,8 +565,9 @@ static void to_json_members(struct run *r, struct value v, const struct json_for
 
 void to_json(struct run *r, struct value v, const struct json_form *form, int level, struct dt_text *out)
 {
-    if (!work(r, 1 + (v.kind == TEXT ? v.text.size / BYTES_PER_STEP : 0)) || out->size > OUT_BYTES || level > DEPTH) {
-        (void)fail(r, "tojson: more than %zu MiB, or nested more than %d deep", OUT_BYTES >> 20, DEPTH);
+    size_t size = v.kind == TEXT ? v.text.size : 0;
+    if (!work(r, 1 + size / BYTES_PER_STEP) || out->size + size > OUT_BYTES || level > JSON_DEPTH) {
+        (void)fail(r, "tojson: more than %zu MiB, or nested more than %d deep", OUT_BYTES >> 20, JSON_DEPTH);
     } else if (v.kind == TEXT) {
         put_json_text(v, form->ascii, out);
     } else if (v.kind == NONE || v.kind == BOOLEAN) {
