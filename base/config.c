@@ -341,6 +341,30 @@ static bool explain(const struct dt_rule *rule, const cJSON *value, struct dt_te
     return known;
 }
 
+/* The value of an entry. Of names with values it is the object of those that are there now: --set may have changed
+ * one, or taken it out. All of them are read. */
+static const cJSON *value_of(struct dt_config *c, const struct dt_rule *rule, const struct entry *e)
+{
+    if (rule->type != DT_RULE_SETS || !e->section) {
+        return e->value;
+    }
+    cJSON *object = cJSON_CreateObject();
+    size_t above = strlen(e->path);
+    keep_tree(c, object);
+    for (size_t i = 0; i < c->entry_count; i++) {
+        struct entry *x = &c->entries[i];
+        if (x == e || !config_within(x->path, e->path)) {
+            continue;
+        }
+        x->read = true;
+        const char *name = x->path + above + 1;
+        if (strchr(name, '.') == NULL && !cJSON_IsNull(x->value)) {
+            (void)cJSON_AddItemReferenceToObject(object, name, (cJSON *)(uintptr_t)x->value);
+        }
+    }
+    return object;
+}
+
 /* One field: from its entry when it is given and good, otherwise from its fallback. True when
  * there was no problem. */
 static bool read_field(struct dt_config *c, const char *section, const struct dt_field *field, void *out)
@@ -354,10 +378,10 @@ static bool read_field(struct dt_config *c, const char *section, const struct dt
                          strcmp(e->value->valuestring, "auto") == 0 && field->rule->type != DT_RULE_STRING &&
                          field->rule->type != DT_RULE_CHOICE && field->rule->type != DT_RULE_ENUM &&
                          field->rule->type != DT_RULE_NAMES && field->rule->type != DT_RULE_STRINGS &&
-                         field->rule->type != DT_RULE_SOURCES;
+                         field->rule->type != DT_RULE_SOURCES && field->rule->type != DT_RULE_SETS;
         if (auto_word) {
             e = NULL;
-        } else if (!dt_value_parse(field->rule, e->value, c->arena, (char *)out + field->offset)) {
+        } else if (!dt_value_parse(field->rule, value_of(c, field->rule, e), c->arena, (char *)out + field->offset)) {
             struct dt_text t;
             dt_text_init(&t);
             dt_text_printf(&t, "%s: %s: is ", e->value_where, e->name);
