@@ -432,6 +432,30 @@ bool dt_config_number(const cJSON *value, double *out)
     return end != value->valuestring && *end == 0 && *out - *out == 0;
 }
 
+/* The value of an entry. Of names with values it is the object of those that are there now: --set may have changed
+ * one, or taken it out. All of them are read. */
+static const cJSON *value_of(struct dt_config *c, const struct dt_rule *rule, const struct entry *e)
+{
+    if (rule->type != DT_RULE_SETS || !e->section) {
+        return e->value;
+    }
+    cJSON *object = cJSON_CreateObject();
+    size_t above = strlen(e->path);
+    keep_tree(c, object);
+    for (size_t i = 0; i < c->entry_count; i++) {
+        struct entry *x = &c->entries[i];
+        if (x == e || !config_within(x->path, e->path)) {
+            continue;
+        }
+        x->read = true;
+        const char *name = x->path + above + 1;
+        if (strchr(name, '.') == NULL && !cJSON_IsNull(x->value)) {
+            (void)cJSON_AddItemReferenceToObject(object, name, (cJSON *)(uintptr_t)x->value);
+        }
+    }
+    return object;
+}
+
 static bool fits(struct dt_config *c, const struct dt_rule *rule, const struct entry *e, void *out)
 {
     double number = 0;
@@ -440,7 +464,7 @@ static bool fits(struct dt_config *c, const struct dt_rule *rule, const struct e
         cJSON value = {.type = cJSON_Number, .valuedouble = number};
         return dt_value_parse(rule, &value, c->arena, out);
     }
-    return dt_value_parse(rule, e->value, c->arena, out);
+    return dt_value_parse(rule, value_of(c, rule, e), c->arena, out);
 }
 
 /* One field: from its entry when it is given and good, otherwise from its fallback. True when
@@ -456,7 +480,7 @@ static bool read_field(struct dt_config *c, const char *section, const struct dt
                          strcmp(e->value->valuestring, "auto") == 0 && field->rule->type != DT_RULE_STRING &&
                          field->rule->type != DT_RULE_CHOICE && field->rule->type != DT_RULE_ENUM &&
                          field->rule->type != DT_RULE_NAMES && field->rule->type != DT_RULE_STRINGS &&
-                         field->rule->type != DT_RULE_SOURCES;
+                         field->rule->type != DT_RULE_SOURCES && field->rule->type != DT_RULE_SETS;
         if (auto_word) {
             e = NULL;
         } else if (!fits(c, field->rule, e, (char *)out + field->offset)) {

@@ -30,6 +30,9 @@ enum dt_rule_type {
     DT_RULE_STRINGS,
     /* struct dt_sources: a string, or a list of 1 to DT_SOURCES_MAX objects {"path", "weight"} */
     DT_RULE_SOURCES,
+    /* struct dt_sets: a path, a list of 1 to DT_SOURCES_MAX paths, or an object of 1 to DT_SETS_MAX names with
+     * one of these each (config_sets.c) */
+    DT_RULE_SETS,
     /* struct dt_numbers: a number, or a list of 1 to DT_NUMBERS_MAX numbers */
     DT_RULE_NUMBERS,
     /* struct dt_kinds: a list of names out of `choices`, or of 0 and 1 where these are the choices */
@@ -66,6 +69,19 @@ struct dt_sources {
 
 /* One source. The path is copied. */
 struct dt_sources dt_source_alone(struct dt_arena *arena, const char *path);
+
+enum { DT_SETS_MAX = 16, DT_SET_NAME_MAX = 40 };
+struct dt_set {
+    const char *name;       /* letters, digits, _ and -; null: one set without a name */
+    struct dt_sources from; /* all of weight 1 */
+};
+struct dt_sets {
+    int count; /* 0: null */
+    const struct dt_set *of;
+};
+
+/* One set without a name. The path is copied. */
+struct dt_sets dt_set_alone(struct dt_arena *arena, const char *path);
 
 enum { DT_KINDS_MAX = 252 };
 struct dt_kinds {

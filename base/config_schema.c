@@ -63,6 +63,9 @@ static void schema_type(const struct dt_field *f, struct dt_text *out)
                        "\"maximum\": 1000000000}}}",
                        null, DT_SOURCES_MAX);
         break;
+    case DT_RULE_SETS:
+        config_schema_sets(rule, out);
+        break;
     case DT_RULE_NUMBERS: {
         const char *type = rule->whole ? "integer" : "number";
         dt_text_printf(out, "\"type\": [\"array\", \"%s\"%s]", type, null);

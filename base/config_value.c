@@ -100,6 +100,9 @@ static bool parse_null(const struct dt_rule *rule, void *out)
     case DT_RULE_SOURCES:
         *(struct dt_sources *)out = (struct dt_sources){0};
         return true;
+    case DT_RULE_SETS:
+        *(struct dt_sets *)out = (struct dt_sets){0};
+        return true;
     case DT_RULE_NUMBERS:
         ((struct dt_numbers *)out)->count = 0;
         return true;
@@ -306,6 +309,8 @@ bool dt_value_parse(const struct dt_rule *rule, const cJSON *value, struct dt_ar
         return parse_strings(value, arena, out);
     case DT_RULE_SOURCES:
         return parse_sources(value, arena, out);
+    case DT_RULE_SETS:
+        return config_parse_sets(value, arena, out);
     case DT_RULE_NUMBERS:
         return parse_numbers(rule, value, out);
     case DT_RULE_INTEGERS:
@@ -389,6 +394,9 @@ void dt_value_expected(const struct dt_rule *rule, struct dt_text *out)
     case DT_RULE_SOURCES:
         dt_text_puts(out, "a path, or a list of {\"path\": PATH, \"weight\": NUMBER} with weights above 0");
         break;
+    case DT_RULE_SETS:
+        dt_text_puts(out, "a path, a list of paths, or {\"NAME\": PATHS, ...} with names of letters, digits, _ and -");
+        break;
     case DT_RULE_NUMBERS:
         dt_text_printf(out, "a %snumber or a list of up to %d,", rule->whole ? "whole " : "", DT_NUMBERS_MAX);
         add_range(rule, out);
@@ -460,6 +468,8 @@ static bool is_null(const struct dt_rule *rule, const void *in)
         return ((const struct dt_strings *)in)->count == 0;
     case DT_RULE_SOURCES:
         return ((const struct dt_sources *)in)->count == 0;
+    case DT_RULE_SETS:
+        return ((const struct dt_sets *)in)->count == 0;
     case DT_RULE_NUMBERS:
         return ((const struct dt_numbers *)in)->count == 0;
     case DT_RULE_NUMBER: /* a null that stands for one of the rule's own values is written as that value */
@@ -523,6 +533,8 @@ size_t dt_config_size(const struct dt_rule *rule)
         return sizeof(struct dt_strings);
     case DT_RULE_SOURCES:
         return sizeof(struct dt_sources);
+    case DT_RULE_SETS:
+        return sizeof(struct dt_sets);
     case DT_RULE_NUMBERS:
         return sizeof(struct dt_numbers);
     case DT_RULE_INTEGERS:
@@ -619,6 +631,9 @@ void dt_config_format(const struct dt_field *field, const void *in, struct dt_te
         break;
     case DT_RULE_SOURCES:
         format_sources(in, out);
+        break;
+    case DT_RULE_SETS:
+        config_format_sets(in, out);
         break;
     case DT_RULE_NUMBERS:
         format_numbers(in, out);

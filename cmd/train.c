@@ -744,7 +744,7 @@ static int run_all(int argc, char **argv)
         code = refused;
     } else {
         bool alone = getenv("DTRUN_PAGE") == NULL; /* nobody has run --plan for us */
-        if (o.evaluate != NULL && job.data.val == NULL) {
+        if (o.evaluate != NULL && job.data.val.count == 0) {
             fprintf(stderr, "train: --evaluate: the job has no data.val; give it, or --set data.val=FILES\n");
             code = refused;
         } else if (checkpoint != NULL && trainer_check_model(&job, checkpoint, &err) != 0) {

@@ -54,9 +54,8 @@ smollm2-text)
     [ -e "$run/data/train-00000.bin" ] || show "$bin/dtdata" tokenize --tokenizer "$run/start" --holdout 0.05 -o "$run/data" $(text code)
     # shellcheck disable=SC2046
     [ -e "$run/english/train-00000.bin" ] || show "$bin/dtdata" tokenize --tokenizer "$run/start" -o "$run/english" $(sh "$root/scripts/machine_text.sh" english)
-    echo "example: before: headers, then English"
+    echo "example: before, on headers and on English:"
     show "$bin/train" --evaluate "$run/start" "$job" "$@"
-    show "$bin/train" --evaluate "$run/start" "$job" --set "data.val=$run/english/train-*.bin" "$@"
     ;;
 resnet-fashion-mnist)
     [ -e /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz ] || fail "no images; run: scripts/setup.sh --examples"
@@ -73,9 +72,4 @@ case $name in
 *-text) next="$bin/train --generate $run --prompt \"#include <\"" ;;
 *) next="$bin/train --evaluate $run $job" ;;
 esac
-if [ "$name" = smollm2-text ]; then
-    echo "example: after: headers, then English"
-    show "$bin/train" --evaluate "$run" "$job" "$@"
-    show "$bin/train" --evaluate "$run" "$job" --set "data.val=$run/english/train-*.bin" "$@"
-fi
 echo "example: figures are in $run/metrics.jsonl; next: $next"

@@ -30,7 +30,7 @@
 #define REPORT_S 10.0
 enum { ENTRY_BYTES = 1 << 16, ENTRY_VERSION = 1, SHARD_TOKENS = 100000000 };
 
-/* One data.train, one of its list, or data.val. */
+/* One data.train, one of its list, or one of a set of data.val. */
 struct source_texts {
     const char *key, *path;
     bool made;               /* shards are made of it; false: it only has a say in the classes */
@@ -498,19 +498,29 @@ static const char *shards_of(const struct texts *x, char *const *shards, const c
     return NULL;
 }
 
+/* Shards stand for the paths; messages go on with the words of the job. */
+static const struct dt_source *replaced(const struct texts *x, char *const *shards, const struct dt_sources *from)
+{
+    struct dt_arena *arena = &x->job->arena;
+    struct dt_source *of = dt_arena_alloc(arena, (size_t)from->count * sizeof *of + 1);
+    for (int i = 0; i < from->count; i++) {
+        const char *now = shards_of(x, shards, from->of[i].path);
+        of[i] = from->of[i];
+        of[i].path = now != NULL ? dt_arena_strdup(arena, now) : of[i].path;
+    }
+    return of;
+}
+
 static void replace(struct texts *x, char *const *shards)
 {
     struct job_data *d = &x->job->data;
-    struct dt_arena *arena = &x->job->arena;
-    struct dt_source *of = dt_arena_alloc(arena, (size_t)d->train.count * sizeof *of + 1);
-    for (int i = 0; i < d->train.count; i++) {
-        const char *now = shards_of(x, shards, d->train.of[i].path);
-        of[i] = d->train.of[i];
-        of[i].path = now != NULL ? dt_arena_strdup(arena, now) : of[i].path;
+    struct dt_set *sets = dt_arena_alloc(&x->job->arena, (size_t)d->val.count * sizeof *sets + 1);
+    d->train.of = replaced(x, shards, &d->train);
+    for (int i = 0; i < d->val.count; i++) {
+        sets[i] = d->val.of[i];
+        sets[i].from.of = replaced(x, shards, &d->val.of[i].from);
     }
-    d->train.of = of;
-    const char *val = d->val != NULL ? shards_of(x, shards, d->val) : NULL;
-    d->val = val != NULL ? dt_arena_strdup(arena, val) : d->val;
+    d->val.of = sets;
     d->format = x->format != SOURCE_AUTO ? "auto" : d->format;
 }
 
@@ -543,8 +553,12 @@ int texts_prepare(struct job *job, struct dt_error *err)
     for (int i = 0; i < job->data.train.count && result == 0 && train; i++) {
         result = add(&x, JOB_DATA_KEY, job->data.train.of[i].path, !job->evaluates, err);
     }
-    if (result == 0 && job->data.val != NULL && *job->data.val != 0) {
-        result = add(&x, "data.val", job->data.val, true, err);
+    for (int i = 0; i < job->data.val.count; i++) {
+        const struct dt_set *set = &job->data.val.of[i];
+        const char *key = set->name != NULL ? dt_arena_printf(&job->arena, "data.val.%s", set->name) : "data.val";
+        for (int k = 0; k < set->from.count && result == 0; k++) {
+            result = add(&x, key, set->from.of[k].path, true, err);
+        }
     }
     result = result == 0 && x.count > 0 ? make_all(&x, err) : result;
     for (int i = 0; i < x.count; i++) {

@@ -164,7 +164,7 @@ static void after_step(struct rank *self, const struct report *r)
     if (o->evaluate) {
         struct trainer_evaluation e;
         struct dt_error err;
-        bool known = trainer_evaluate(t, &e, &err) == 0;
+        bool known = trainer_evaluate(t, &t->feeds.val[0], &e, &err) == 0;
         if (self->rank == 0) {
             out->val_loss = known ? e.loss : NAN;
         }

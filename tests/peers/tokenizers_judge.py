@@ -3,12 +3,14 @@
 files, and the text of ids with those of tests/tools/tokenize.
 
 usage: tokenizers_judge.py TOOL FOLDER STRINGS SEED [NAME...]
+JUDGE_LONG=1 trains its tokenizers on more text, and compares longer texts.
 Prints one line of JSON per tokenizer: name, strings compared, and the first differences.
 """
 import json, os, random, subprocess, sys
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+LINES, CHARACTERS = (3000, 100_000) if os.environ.get("JUDGE_LONG") else (1000, 20_000)
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 SPACES = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 CAPITALS, SMALL = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -63,7 +65,7 @@ def make_string(r):
 def corpus():
     r = random.Random(5)
     english = "the quick brown fox jumps over the lazy dog and then it doesn't know what to do with all of these words and that is all we'll say".split()
-    for i in range(3000):
+    for i in range(LINES):
         yield " ".join(r.choice(english) for _ in range(12)) + ("\n" if i % 3 else ".")
         if i % 4 == 0:
             yield make_string(r)
@@ -210,7 +212,7 @@ def compare(tool, path, t, strings):
     r, size = random.Random(3), t.get_vocab_size()
     for i in range(2):  # long enough to be cut
         text = ""
-        while len(text) < 100_000:
+        while len(text) < CHARACTERS:
             text += r.choice(strings) + r.choice(GAPS)
         lines.append(f"r {i} " + hexed(text))
         wanted.append(" ".join(map(str, t.encode(text, add_special_tokens=False).ids)))

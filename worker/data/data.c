@@ -323,9 +323,9 @@ static bool differ(const char *a, const char *b)
 }
 
 /* data.tokenizer is the path of a tokenizer.json, or of its folder; or else a name as the shards have it. */
-static int check_tokenizer(const struct job_data *job, const struct data_source *s, bool trains, struct dt_error *err)
+static int check_tokenizer(const struct job_data *job, const struct data_source *s, const char *data,
+                           struct dt_error *err)
 {
-    const char *data = trains ? job->train.words : job->val;
     uint64_t hash;
     if (!dt_file_exists(job->tokenizer)) {
         return differ(job->tokenizer, s->tokenizer)
@@ -346,29 +346,29 @@ static int check_tokenizer(const struct job_data *job, const struct data_source 
                    job->tokenizer, s->tokenizer, data);
 }
 
-int data_check(const struct job_data *job, const struct data_source *train, const struct data_source *val,
-               struct dt_error *err)
+int data_check(const struct job_data *job, const struct data_source *first, const char *words,
+               const struct data_source *val, const char *val_key, const char *val_words, struct dt_error *err)
 {
-    const struct data_source *first = train != NULL ? train : val;
-    if (first != NULL && job->tokenizer != NULL && check_tokenizer(job, first, first == train, err) != 0) {
+    const struct data_source *asked = first != NULL ? first : val;
+    if (asked != NULL && job->tokenizer != NULL &&
+        check_tokenizer(job, asked, first != NULL ? words : val_words, err) != 0) {
         return -1;
     }
-    if (train != NULL && val != NULL &&
-        (differ(train->tokenizer, val->tokenizer) ||
-         (train->tokenizer_hash != val->tokenizer_hash && train->tokenizer_hash != 0 && val->tokenizer_hash != 0))) {
-        return dt_fail(err, DT_INVALID, "data.val: %s: tokenizer %s, but %s has %s; make both with one", job->val,
-                       val->tokenizer, job->train.words, train->tokenizer);
+    if (first != NULL && val != NULL &&
+        (differ(first->tokenizer, val->tokenizer) ||
+         (first->tokenizer_hash != val->tokenizer_hash && first->tokenizer_hash != 0 && val->tokenizer_hash != 0))) {
+        return dt_fail(err, DT_INVALID, "%s: %s: tokenizer %s, but %s has %s; make both with one", val_key, val_words,
+                       val->tokenizer, words, first->tokenizer);
     }
-    if (train == NULL || val == NULL || train->classes == NULL || val->classes == NULL) {
+    if (first == NULL || val == NULL || first->classes == NULL || val->classes == NULL) {
         return 0;
     }
-    for (int i = 0; i < train->class_count || i < val->class_count; i++) {
-        const char *a = i < train->class_count ? train->classes[i] : "none",
+    for (int i = 0; i < first->class_count || i < val->class_count; i++) {
+        const char *a = i < first->class_count ? first->classes[i] : "none",
                    *b = i < val->class_count ? val->classes[i] : "none";
         if (strcmp(a, b) != 0) {
-            return dt_fail(err, DT_INVALID,
-                           "data.val: %s: class %d is %s, but in %s it is %s; both need the same classes", job->val, i,
-                           b, job->train.words, a);
+            return dt_fail(err, DT_INVALID, "%s: %s: class %d is %s, but in %s it is %s; both need the same classes",
+                           val_key, val_words, i, b, words, a);
         }
     }
     return 0;

@@ -128,11 +128,11 @@ bool data_differ(const struct data_file *was, int was_count, const struct data_s
 /* Hash of the files' contents, in order. Two sources for which data_differ is false have the same
  * hash. */
 uint64_t data_content(const struct data_source *s);
-/* Checks that data.train, data.val (one of them may be null: there is none) and data.tokenizer name
+/* Checks that a source, a set of data.val (one of them may be null: there is none) and data.tokenizer name
  * the same tokenizer, and that both have the same classes. A source that does not know its tokenizer
- * or its classes passes. */
-int data_check(const struct job_data *job, const struct data_source *train, const struct data_source *val,
-               struct dt_error *err);
+ * or its classes passes. words, val_words: what the job says they are; val_key: the set's key there. */
+int data_check(const struct job_data *job, const struct data_source *first, const char *words,
+               const struct data_source *val, const char *val_key, const char *val_words, struct dt_error *err);
 
 /* The order of samples: a permutation per seed and epoch, or the identity without shuffle. */
 enum sampler_order {

@@ -53,11 +53,12 @@ struct report {
     double mfu;                                       /* share of all ranks' peak; not finite: unknown */
     const int64_t *pace; /* times of all ranks that came with this step (pace_judge_add); null: none did */
     /* an evaluation */
-    double val_loss;                     /* NaN: data.val has no target */
+    const char *set;                     /* which of data.val; null: it is one set without a name */
+    double val_loss;                     /* NaN: the set has no target */
     double perplexity, bits_per_byte;    /* NaN: the targets are no next tokens, or no bytes */
     double pearson;                      /* NaN: the model gives no numbers, or they do not vary */
     const struct class_report *classes;  /* null: the model names no classes */
-    const struct choice_report *choices; /* null: data.val is no multiple choice */
+    const struct choice_report *choices; /* null: the set is no multiple choice */
     const struct generate_row *samples;  /* worker/run/generate.h */
     int64_t sample_count;
     const struct tokenizer *tokenizer; /* of the samples; null: ids are bytes */

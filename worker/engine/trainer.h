@@ -65,13 +65,24 @@ struct trainer_feed { /* the batches of one step */
     struct dt_event *copied, *used; /* used: null where the host's memory is the device's */
 };
 
+/* A set of data.val. */
+struct trainer_val {
+    const char *name; /* null: data.val is one set without a name */
+    const char *key;  /* "data.val" or "data.val.NAME", for messages */
+    struct data_source data;
+    struct sampler order;
+    struct text_bytes *bytes;     /* null until the first evaluation */
+    int64_t text_bytes;           /* of the targets of this rank that were evaluated */
+    struct choice_scores choices; /* of multiple choice; otherwise zeroed */
+    double *f1;                   /* of each class of a model that names classes */
+};
+
 /* Samples, and batches on their way to the device. trainer_batch.c */
 struct trainer_feeds {
-    struct data_source train, val;
-    bool has_val;
-    struct sampler order, val_order;
-    struct text_bytes *val_bytes;  /* of data.val; null until the first evaluation */
-    int64_t val_text_bytes;        /* of the targets of this rank that were evaluated */
+    struct data_source train;
+    struct sampler order;
+    int val_count;
+    struct trainer_val *val;
     struct trainer_loader *loader; /* null until the plan is open */
     struct trainer_feed feed[2];   /* used alternately, as the steps are */
     struct dt_stream *copy;        /* to a device with memory of its own; else null */
@@ -124,13 +135,10 @@ struct trainer_stepper {
     struct trainer_at {      /* where in a step the walk is */
         int64_t micro_step, count;
     } at;
-    double *loss_sum; /* one per micro-step */
-    /* of a model that names classes, with data.val; otherwise zeroed. f1: of each class */
-    struct class_counts classes;
-    struct number_sums numbers;         /* of a model that gives numbers */
-    struct choice_scores choice_scores; /* of data.val that is multiple choice */
-    double *f1;
-    int64_t *progress; /* host memory that a device with memory of its own marks */
+    double *loss_sum;            /* one per micro-step */
+    struct class_counts classes; /* of a model that names classes, with data.val; otherwise zeroed */
+    struct number_sums numbers;  /* of a model that gives numbers */
+    int64_t *progress;           /* host memory that a device with memory of its own marks */
     int64_t marks, progress_seen;
     struct dt_event *done;
     struct trainer_graphs *graphs; /* null: the device has none, or the job wants none */
@@ -181,13 +189,13 @@ struct trainer {
     struct dt_arena arena;
 };
 
-struct trainer_evaluation { /* of all samples, each once */
-    double loss;            /* NaN: data.val has no target */
+struct trainer_evaluation { /* of all samples of a set, each once */
+    double loss;            /* NaN: the set has no target */
     int64_t targets;
     int64_t text_bytes;           /* of the targets; 0: unknown */
     double pearson;               /* NaN: the model gives no numbers, or they do not vary */
-    struct class_report classes;  /* classes 0: the model names none. f1 is good until the next evaluation */
-    struct choice_report choices; /* items 0: data.val is no multiple choice */
+    struct class_report classes;  /* classes 0: the model names none. f1 is good until the set's next one */
+    struct choice_report choices; /* items 0: the set is no multiple choice */
 };
 
 /* of one step */
@@ -261,9 +269,9 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
 int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, struct dt_error *err);
 /* For a host that waits since begin_s: looks at peers, orders and the clock. */
 int trainer_look(struct trainer *t, const char *what, double begin_s, struct dt_error *err);
-/* With no step in. Mean loss per target over data.val, every sample once; NaN where there is no
+/* With no step in. Mean loss per target over a set of data.val, every sample once; NaN where there is no
  * target. A vote to stop ends it early: trainer_stops, and the loss is NaN. */
-int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct dt_error *err);
+int trainer_evaluate(struct trainer *t, struct trainer_val *v, struct trainer_evaluation *out, struct dt_error *err);
 /* With no step in: sums integers over all ranks, `what` for. */
 int trainer_sum_counts(struct trainer *t, int64_t *counts, int64_t count, const char *what, struct dt_error *err);
 /* The host waits until both streams have run dry: weights that travel after an update have
@@ -300,9 +308,9 @@ void trainer_batch_number(struct trainer *t, const struct trainer_feed *f, int64
 void trainer_batch_used(struct trainer *t, struct trainer_feed *f);
 /* Reads the next step's. busy: what the device does meanwhile. */
 int trainer_batch_prepare(struct trainer *t, struct dt_event *busy, struct dt_error *err);
-/* Batch i of data.val, on the compute stream; the host waits before it asks for the next one. Null: a
+/* Batch i of a set of data.val, on the compute stream; the host waits before it asks for the next one. Null: a
  * sample cannot be read. */
-struct batch *trainer_batch_eval(struct trainer *t, int64_t i, struct dt_error *err);
+struct batch *trainer_batch_eval(struct trainer *t, struct trainer_val *v, int64_t i, struct dt_error *err);
 
 /* trainer_graph.c: calls of blocks as graphs. close: nothing more is enqueued by then;
  * harmless without open and twice. */

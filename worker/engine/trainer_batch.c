@@ -175,21 +175,21 @@ int trainer_batch_prepare(struct trainer *t, struct dt_event *busy, struct dt_er
     return 0;
 }
 
-struct batch *trainer_batch_eval(struct trainer *t, int64_t i, struct dt_error *err)
+struct batch *trainer_batch_eval(struct trainer *t, struct trainer_val *v, int64_t i, struct dt_error *err)
 {
     /* the other feed may hold the next step's batches already */
     struct trainer_feed *f = &t->feeds.feed[(t->stepper.begun + 1) % 2];
     char *host = trainer_loader_borrow(t, t->stepper.begun + 1);
     struct batch *b = &f->batches[0], in_host = trainer_batch_in(b, host);
     int64_t first = i * t->job->training.batch_size_per_gpu * t->size;
-    if (data_batch(&t->feeds.val, &t->feeds.val_order, 0, first, t->rank, t->size, &in_host, err) != 0) {
-        (void)dt_wrap(err, "data.val");
+    if (data_batch(&v->data, &v->order, 0, first, t->rank, t->size, &in_host, err) != 0) {
+        (void)dt_wrap(err, "%s", v->key);
         return NULL;
     }
     b->weight = in_host.weight;
     b->length = in_host.length;
-    if (t->feeds.val_bytes != NULL) {
-        t->feeds.val_text_bytes += text_bytes_count(t->feeds.val_bytes, &t->feeds.val, &in_host);
+    if (v->bytes != NULL) {
+        v->text_bytes += text_bytes_count(v->bytes, &v->data, &in_host);
     }
     copy_batch(t, f, host, 0, t->world->compute);
     return b;

@@ -15,7 +15,7 @@
 /* Evaluation looks at logits and targets of a batch on the host: it counts classes, or sums numbers. */
 static bool takes_logits(const struct trainer *t)
 {
-    return t->feeds.has_val && t->chain.blocks[t->chain.block_count - 1].logits_memory >= 0;
+    return t->feeds.val_count > 0 && t->chain.blocks[t->chain.block_count - 1].logits_memory >= 0;
 }
 
 static size_t logits_bytes(const struct trainer *t)
@@ -34,7 +34,11 @@ static size_t targets_bytes(const struct trainer *t)
 static size_t row_loss_bytes(const struct trainer *t)
 {
     const struct batch_layout *l = &t->chain.batch;
-    return t->feeds.val.choices != NULL ? (size_t)batch_elements(l, batch_targets(l)) * sizeof(double) : 0;
+    bool chooses = false;
+    for (int i = 0; i < t->feeds.val_count; i++) {
+        chooses |= t->feeds.val[i].data.choices != NULL;
+    }
+    return chooses ? (size_t)batch_elements(l, batch_targets(l)) * sizeof(double) : 0;
 }
 
 /* Activations: what each block keeps, one buffer for what they make again, scratch of the
@@ -135,31 +139,35 @@ static int check_samples(const struct trainer *t, struct dt_error *err)
 static int end_documents(struct trainer *t, struct dt_error *err)
 {
     const struct job_data *job = &t->job->data;
-    struct data_source *const sources[] = {t->job->evaluates ? NULL : &t->feeds.train,
-                                           t->feeds.has_val ? &t->feeds.val : NULL};
     int64_t end = job->document_end;
-    for (int i = 0; i < 2 && job->document_mask; i++) {
-        if (sources[i] != NULL && sources[i]->choices != NULL) {
+    int first = t->job->evaluates ? 0 : -1, count = job->document_mask ? t->feeds.val_count : first;
+    const char *ends = first < 0 ? job->train.words : job->val.of[0].from.words; /* what told us of `end` */
+    for (int i = first; i < count; i++) {                                        /* -1: data.train */
+        const struct data_source *s = i < 0 ? &t->feeds.train : &t->feeds.val[i].data;
+        const char *words = i < 0 ? job->train.words : job->val.of[i].from.words;
+        int64_t own = job->document_end < 0 ? s->document_end : end;
+        if (s->choices != NULL) {
             continue; /* a sample is one document */
         }
-        int64_t own = sources[i] != NULL && job->document_end < 0 ? sources[i]->document_end : end;
-        if (sources[i] != NULL && own < 0) {
+        if (own < 0) {
             return dt_fail(err, DT_INVALID,
                            "data.document_mask: %s does not say which id ends a document; set data.document_end to it",
-                           i == 0 ? job->train.words : job->val);
+                           words);
         }
         if (end >= 0 && own != end) {
             return dt_fail(err, DT_INVALID,
                            "data.document_mask: documents of %s end with id %lld, those of %s with %lld; make both "
                            "alike",
-                           job->train.words, (long long)end, job->val, (long long)own);
+                           ends, (long long)end, words, (long long)own);
         }
+        ends = end < 0 ? words : ends;
         end = own;
     }
     batch_end_documents(&t->chain.batch, end);
-    for (int i = 0; i < 2 && job->document_mask; i++) {
-        if (sources[i] != NULL && sources[i]->choices == NULL) {
-            data_end_documents(sources[i], end);
+    for (int i = first; i < count; i++) {
+        struct data_source *s = i < 0 ? &t->feeds.train : &t->feeds.val[i].data;
+        if (s->choices == NULL) {
+            data_end_documents(s, end);
         }
     }
     return 0;
@@ -186,30 +194,48 @@ static int order_by_length(struct trainer *t, struct dt_error *err)
     return 0;
 }
 
+/* The sets of data.val. */
+static int open_val(struct trainer *t, struct dt_error *err)
+{
+    const struct job *job = t->job;
+    const struct data_source *train = job->evaluates ? NULL : &t->feeds.train;
+    t->feeds.val = dt_arena_alloc(&t->arena, (size_t)job->data.val.count * sizeof *t->feeds.val + 1);
+    for (int i = 0; i < job->data.val.count; i++) {
+        const struct dt_set *set = &job->data.val.of[i];
+        struct trainer_val *v = &t->feeds.val[i];
+        *v = (struct trainer_val){.name = set->name,
+                                  .key = set->name != NULL ? dt_arena_printf(&t->arena, "data.val.%s", set->name)
+                                                           : "data.val"};
+        if (data_open_mixture(&v->data, &set->from, job->data.format, &t->chain.batch, err) != 0) {
+            return dt_wrap(err, "%s", v->key);
+        }
+        t->feeds.val_count++;
+        v->order = (struct sampler){.sample_count = v->data.sample_count};
+        if (data_prepare(&v->data, job, false, err) != 0) {
+            return dt_wrap(err, "%s", v->key);
+        }
+        /* data.train, or else the first set, says what the others must be like */
+        const struct data_source *first = train == NULL && i > 0 ? &t->feeds.val[0].data : train;
+        const char *words = train == NULL && i > 0 ? job->data.val.of[0].from.words : job->data.train.words;
+        if (data_check(&job->data, first, words, &v->data, v->key, set->from.words, err) != 0 ||
+            data_check_range(&v->data, v->key, err) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 /* data.train, unless the job only evaluates, and data.val, if it has any. */
 static int open_data(struct trainer *t, struct dt_error *err)
 {
     const struct job *job = t->job;
-    if (!job->evaluates && open_train(t, err) != 0) {
+    const struct data_source *train = job->evaluates ? NULL : &t->feeds.train;
+    if (train != NULL &&
+        (open_train(t, err) != 0 || data_check(&job->data, train, job->data.train.words, NULL, NULL, NULL, err) != 0 ||
+         data_check_range(train, "data.train", err) != 0)) {
         return -1;
     }
-    if (job->data.val && *job->data.val) {
-        if (data_open(&t->feeds.val, job->data.val, job->data.format, &t->chain.batch, err) != 0) {
-            return dt_wrap(err, "data.val");
-        }
-        t->feeds.has_val = true;
-        if (data_prepare(&t->feeds.val, job, false, err) != 0) {
-            return dt_wrap(err, "data.val");
-        }
-    }
-    const struct data_source *train = job->evaluates ? NULL : &t->feeds.train,
-                             *val = t->feeds.has_val ? &t->feeds.val : NULL;
-    if (data_check(&job->data, train, val, err) != 0 ||
-        (train != NULL && data_check_range(train, "data.train", err) != 0) ||
-        (val != NULL && data_check_range(val, "data.val", err) != 0)) {
-        return -1;
-    }
-    if (end_documents(t, err) != 0) {
+    if (open_val(t, err) != 0 || end_documents(t, err) != 0) {
         return -1;
     }
     t->feeds.order = (struct sampler){.sample_count = t->feeds.train.sample_count,
@@ -217,7 +243,6 @@ static int open_data(struct trainer *t, struct dt_error *err)
                                       .order = job->data.sampler,
                                       .seed = (uint64_t)job->training.seed,
                                       .shuffle = job->data.shuffle};
-    t->feeds.val_order = (struct sampler){.sample_count = t->feeds.val.sample_count};
     if (train != NULL && order_by_length(t, err) != 0) {
         return -1;
     }
@@ -331,7 +356,7 @@ static bool gradients_made_whole(const struct trainer *t)
 /* The data that the plan is about. */
 static const struct data_source *plan_data(const struct trainer *t)
 {
-    return t->job->evaluates ? &t->feeds.val : &t->feeds.train;
+    return t->job->evaluates ? &t->feeds.val[0].data : &t->feeds.train;
 }
 
 static void print_json(const struct trainer *t, const char *device, int local_size, struct dt_text *out)
@@ -472,10 +497,13 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
         number_sums_open(&t->stepper.numbers, last->classes);
     } else if (takes_logits(t)) {
         class_counts_open(&t->stepper.classes, last->classes);
-        t->stepper.f1 = dt_arena_alloc(&t->arena, (size_t)t->stepper.classes.classes * sizeof *t->stepper.f1);
     }
-    if (t->feeds.val.choices != NULL) {
-        choice_scores_open(&t->stepper.choice_scores, &t->feeds.val);
+    for (int i = 0; i < t->feeds.val_count; i++) {
+        struct trainer_val *v = &t->feeds.val[i];
+        v->f1 = dt_arena_alloc(&t->arena, (size_t)t->stepper.classes.classes * sizeof *v->f1 + 1);
+        if (v->data.choices != NULL) {
+            choice_scores_open(&v->choices, &v->data);
+        }
     }
     t->stepper.shape =
         (struct batch){.layout = &c->batch, .samples = c->spec.batch_size, .length = c->spec.sequence_length};
@@ -522,8 +550,6 @@ void trainer_close(struct trainer *t)
     trainer_graph_close(t);
     class_counts_close(&t->stepper.classes);
     number_sums_close(&t->stepper.numbers);
-    choice_scores_close(&t->stepper.choice_scores);
-    text_bytes_close(t->feeds.val_bytes);
     timeline_close(t->stepper.timeline);
     dt_event_close(t->stepper.done);
     for (int i = 0; i < 2; i++) {
@@ -538,8 +564,10 @@ void trainer_close(struct trainer *t)
     if (t->feeds.train.ops) {
         data_close(&t->feeds.train);
     }
-    if (t->feeds.has_val) {
-        data_close(&t->feeds.val);
+    for (int i = 0; i < t->feeds.val_count; i++) {
+        choice_scores_close(&t->feeds.val[i].choices);
+        text_bytes_close(t->feeds.val[i].bytes);
+        data_close(&t->feeds.val[i].data);
     }
     observers_close(&t->observers);
     dt_arena_clear(&t->arena);

@@ -510,9 +510,9 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
 
 /* Copies what the tally needs to the host, where it is once the host has waited: the losses of a batch's
  * positions; otherwise its logits, which are in the last block's memory of the call, and its targets. */
-static void take_results(struct trainer *t, const struct batch *b)
+static void take_results(struct trainer *t, const struct trainer_val *v, const struct batch *b)
 {
-    if (t->stepper.choice_scores.n != NULL) {
+    if (v->choices.n != NULL) {
         dt_stream_copy(t->world->compute, plan_at(&t->memory.plan, t->memory.eval_host),
                        plan_at(&t->memory.plan, t->memory.eval_rows),
                        (size_t)batch_elements(b->layout, batch_targets(b->layout)) * sizeof(double));
@@ -528,11 +528,11 @@ static void take_results(struct trainer *t, const struct batch *b)
 }
 
 /* The integers that an evaluation adds up on each rank beside the loss; null: there are none. */
-static int64_t *tally_of(struct trainer *t, int64_t *size)
+static int64_t *tally_of(struct trainer *t, struct trainer_val *v, int64_t *size)
 {
     const struct class_counts *classes = &t->stepper.classes;
     const struct number_sums *numbers = &t->stepper.numbers;
-    const struct choice_scores *choices = &t->stepper.choice_scores;
+    const struct choice_scores *choices = &v->choices;
     *size = classes->n != NULL   ? class_counts_size(classes)
             : numbers->n != NULL ? number_sums_size(numbers)
                                  : choices->samples;
@@ -540,13 +540,13 @@ static int64_t *tally_of(struct trainer *t, int64_t *size)
 }
 
 /* Adds what take_results has taken of the batch that begins at position `first`. */
-static void add_results(struct trainer *t, const struct batch *b, int64_t first)
+static void add_results(struct trainer *t, struct trainer_val *v, const struct batch *b, int64_t first)
 {
     const struct block *last = &t->chain.blocks[t->chain.block_count - 1];
     const char *host = plan_at(&t->memory.plan, t->memory.eval_host);
-    if (t->stepper.choice_scores.n != NULL) {
-        choice_scores_add(&t->stepper.choice_scores, (const double *)(const void *)host, b->samples, b->length, first,
-                          t->rank, t->size);
+    if (v->choices.n != NULL) {
+        choice_scores_add(&v->choices, (const double *)(const void *)host, b->samples, b->length, first, t->rank,
+                          t->size);
         return;
     }
     const void *targets = host + last->memory[last->logits_memory].size_bytes;
@@ -576,16 +576,16 @@ int trainer_sum_counts(struct trainer *t, int64_t *tally, int64_t size, const ch
 }
 
 /* Next tokens of a tokenizer whose file the data know: all ranks say the same of that. */
-static bool asks_text_bytes(const struct trainer *t)
+static bool asks_text_bytes(const struct trainer_val *v)
 {
-    const struct data_source *s = &t->feeds.val;
+    const struct data_source *s = &v->data;
     return s->choices == NULL && s->tokenizer_hash != 0 && s->targets >= 0 && s->layout.field[s->targets].shifted;
 }
 
 /* Bytes of text that all ranks' targets stand for; 0: a rank does not know. */
-static int sum_text_bytes(struct trainer *t, int64_t *out, struct dt_error *err)
+static int sum_text_bytes(struct trainer *t, const struct trainer_val *v, int64_t *out, struct dt_error *err)
 {
-    int64_t sums[2] = {t->feeds.val_text_bytes, !text_bytes_known(t->feeds.val_bytes)};
+    int64_t sums[2] = {v->text_bytes, !text_bytes_known(v->bytes)};
     if (trainer_sum_counts(t, sums, 2, "evaluation", err) != 0) {
         return -1;
     }
@@ -593,12 +593,12 @@ static int sum_text_bytes(struct trainer *t, int64_t *out, struct dt_error *err)
     return 0;
 }
 
-int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct dt_error *err)
+int trainer_evaluate(struct trainer *t, struct trainer_val *v, struct trainer_evaluation *out, struct dt_error *err)
 {
-    int64_t tally_size, *tally = tally_of(t, &tally_size);
+    int64_t tally_size, *tally = tally_of(t, v, &tally_size);
     struct world *w = t->world;
     int64_t batch_size = t->job->training.batch_size_per_gpu, samples = batch_size * t->size;
-    int64_t count = (t->feeds.val.sample_count + samples - 1) / samples, limit = t->job->training.eval_batches;
+    int64_t count = (v->data.sample_count + samples - 1) / samples, limit = t->job->training.eval_batches;
     count = limit > 0 && limit < count ? limit : count;
     int64_t valid = 0;
     int turn = 0;
@@ -606,15 +606,15 @@ int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct d
     if (tally != NULL) {
         memset(tally, 0, (size_t)tally_size * sizeof *tally);
     }
-    if (asks_text_bytes(t) && t->feeds.val_bytes == NULL) {
-        t->feeds.val_bytes = text_bytes_open(&t->feeds.val, t->job->data.tokenizer, t->job->model.load);
+    if (asks_text_bytes(v) && v->bytes == NULL) {
+        v->bytes = text_bytes_open(&v->data, t->job->data.tokenizer, t->job->model.load);
     }
-    t->feeds.val_text_bytes = 0;
+    v->text_bytes = 0;
     timeline_step(t->stepper.timeline, 0);
     strategy_send_buffers(&t->strategy, t->stepper.walk.buffers, t->chain.buffer_count);
     w->device->kernels->fill(w->compute, &(struct dt_fill_args){.x = t->stepper.loss_sum, .count = 1, .type = DT_F64});
     for (int64_t i = 0; i < count; i++) {
-        const struct batch *batch = trainer_batch_eval(t, i, err);
+        const struct batch *batch = trainer_batch_eval(t, v, i, err);
         if (batch == NULL) {
             return -1;
         }
@@ -626,7 +626,7 @@ int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct d
                                        .row_loss = plan_at(&t->memory.plan, t->memory.eval_rows)};
         chain_forward(&t->stepper.walk, PASS_EVAL, batch, &loss);
         if (tally != NULL && !t->lost) {
-            take_results(t, batch);
+            take_results(t, v, batch);
         }
         /* The sums so far, of all ranks: the last are the result. With them travel votes to
          * stop, or a stop would wait for the end of a long evaluation. The next batch lies where
@@ -645,22 +645,22 @@ int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct d
             return 0;
         }
         if (tally != NULL) {
-            add_results(t, batch, i * samples);
+            add_results(t, v, batch, i * samples);
         }
     }
     const struct step_sums_result *r = count > 0 ? step_sums_read(&t->step_sums, turn) : NULL;
     out->targets = r != NULL ? r->valid_count : 0;
     out->loss = out->targets > 0 ? r->loss : NAN;
-    if (asks_text_bytes(t) && sum_text_bytes(t, &out->text_bytes, err) != 0) {
+    if (asks_text_bytes(v) && sum_text_bytes(t, v, &out->text_bytes, err) != 0) {
         return -1;
     }
     if (tally != NULL && trainer_sum_counts(t, tally, tally_size, "evaluation", err) != 0) {
         return -1;
     }
     if (t->stepper.classes.n != NULL) {
-        out->classes = class_counts_report(&t->stepper.classes, t->stepper.f1);
-    } else if (t->stepper.choice_scores.n != NULL) {
-        out->choices = choice_scores_report(&t->stepper.choice_scores, count * samples);
+        out->classes = class_counts_report(&t->stepper.classes, v->f1);
+    } else if (v->choices.n != NULL) {
+        out->choices = choice_scores_report(&v->choices, count * samples);
     } else if (tally != NULL) {
         out->pearson = number_sums_pearson(&t->stepper.numbers);
     }

@@ -120,7 +120,7 @@ static void check_length(struct job *job, struct dt_config *c)
     if (job->logging.csv_path != NULL && !job->logging.csv) {
         dt_config_problem(c, "logging.csv_path", "nothing is written there while logging.csv is false; set it to true");
     }
-    if (t->eval_every_n_steps > 0 && job->data.val == NULL) {
+    if (t->eval_every_n_steps > 0 && job->data.val.count == 0) {
         dt_config_problem(c, "training.eval_every_n_steps", "there is nothing to evaluate on; give data.val");
     }
 }

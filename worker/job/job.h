@@ -51,7 +51,7 @@ struct job {
     } model;
     struct job_data {
         struct dt_sources train; /* paths or globs of shards or texts */
-        const char *val;         /* path or glob; may be null */
+        struct dt_sets val;      /* the same for evaluation, by name; count 0: none */
         const char *format;      /* "auto", "tokens" (llm.c shards), "tensors" */
         const char *tokenizer;   /* null: as the shards say */
         int64_t sequence_length;

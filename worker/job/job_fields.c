@@ -21,6 +21,7 @@ static const struct dt_rule boolean = {.type = DT_RULE_BOOL};
 static const struct dt_rule string = {.type = DT_RULE_STRING};
 static const struct dt_rule string_or_null = {.type = DT_RULE_STRING, .null = true};
 static const struct dt_rule sources = {.type = DT_RULE_SOURCES};
+static const struct dt_rule sets_or_null = {.type = DT_RULE_SETS, .null = true};
 static const struct dt_rule strings_or_null = {.type = DT_RULE_STRINGS, .null = true};
 static const struct dt_rule new_tokens = {
     .type = DT_RULE_INTEGER, .min = 1, .max = 1000000, .null = true, .null_value = -1};
@@ -175,7 +176,8 @@ static const struct dt_field model_fields[] = {
 #define AT(member) offsetof(struct job_data, member)
 static const struct dt_field data_fields[] = {
     {"train", NULL, "path or glob of shards or texts to train on, or a list of them with weights", AT(train), &sources},
-    {"val", "null", "path or glob of shards or texts for evaluation", AT(val), &string_or_null},
+    {"val", "null", "path or glob of shards or texts for evaluation, a list of them, or several sets by name", AT(val),
+     &sets_or_null},
     {"format", "\"auto\"",
      "tokens: llm.c or Megatron shards; nanogpt: ids without a header; rows: labelled rows; tensors: safetensors with "
      "what the model reads; multiple_choice: JSON lines of data.val; "

@@ -201,33 +201,44 @@ static int save(struct trainer *t, bool last, struct dt_error *err)
     return save_ended(t, rc, last, before, err);
 }
 
-/* The evaluation that is due at this step. A stop leaves it due: whoever goes on from here
- * begins with it. */
-static int evaluate(struct trainer *t, struct dt_error *err)
+/* A report of the numbers of a set of data.val. */
+static struct report evaluation_report(struct trainer *t, const struct trainer_val *v,
+                                       const struct trainer_evaluation *e)
 {
     struct report r = stand(t);
+    int targets = v->data.targets;
+    bool next = targets >= 0 && v->data.choices == NULL && v->data.layout.field[targets].shifted,
+         bytes = next && strcmp(v->data.tokenizer, "bytes") == 0;
+    double bytes_per_target = bytes ? 1 : next && e->text_bytes > 0 ? (double)e->text_bytes / (double)e->targets : NAN;
+    r.set = v->name;
+    r.val_loss = e->loss;
+    r.perplexity = next ? exp(e->loss) : NAN;
+    r.bits_per_byte = e->loss / M_LN2 / bytes_per_target;
+    r.pearson = e->pearson;
+    r.classes = e->classes.classes > 0 ? &e->classes : NULL;
+    r.choices = e->choices.items > 0 ? &e->choices : NULL;
+    return r;
+}
+
+/* The evaluation that is due at this step, of all sets. They are reported when all are known. A stop leaves it due:
+ * whoever goes on from here begins with it. */
+static int evaluate(struct trainer *t, struct dt_error *err)
+{
+    struct trainer_evaluation known[DT_SETS_MAX];
+    for (int i = 0; i < t->feeds.val_count && t->run.eval_due && !trainer_stops(t); i++) {
+        if (trainer_evaluate(t, &t->feeds.val[i], &known[i], err) != 0) {
+            return -1;
+        }
+        if (known[i].targets > 0 && !isfinite(known[i].loss) && trainer_began_broken(t, err)) {
+            return -1;
+        }
+    }
     if (!t->run.eval_due || trainer_stops(t)) {
         return 0;
     }
-    struct trainer_evaluation e;
-    if (trainer_evaluate(t, &e, err) != 0) {
-        return -1;
-    }
-    if (e.targets > 0 && !isfinite(e.loss) && trainer_began_broken(t, err)) {
-        return -1;
-    }
-    int targets = t->feeds.val.targets;
-    bool next = targets >= 0 && t->feeds.val.choices == NULL && t->feeds.val.layout.field[targets].shifted,
-         bytes = next && strcmp(t->feeds.val.tokenizer, "bytes") == 0;
-    r.val_loss = e.loss;
-    r.perplexity = next ? exp(e.loss) : NAN;
-    double bytes_per_target = bytes ? 1 : next && e.text_bytes > 0 ? (double)e.text_bytes / (double)e.targets : NAN;
-    r.bits_per_byte = e.loss / M_LN2 / bytes_per_target;
-    r.pearson = e.pearson;
-    r.classes = e.classes.classes > 0 ? &e.classes : NULL;
-    r.choices = e.choices.items > 0 ? &e.choices : NULL;
-    if (!trainer_stops(t)) {
-        t->run.eval_due = false;
+    t->run.eval_due = false;
+    for (int i = 0; i < t->feeds.val_count; i++) {
+        struct report r = evaluation_report(t, &t->feeds.val[i], &known[i]);
         observers_report(&t->observers, &r, MOMENT_EVALUATION);
     }
     return 0;
@@ -236,18 +247,17 @@ static int evaluate(struct trainer *t, struct dt_error *err)
 /* Of data whose labels say what counts: rows where nothing does. */
 static void say_blank_rows(struct trainer *t)
 {
-    const struct data_source *sources[] = {&t->feeds.train, &t->feeds.val};
-    for (int i = t->job->evaluates; i < 1 + t->feeds.has_val && t->world->round <= 1; i++) {
-        const struct data_source *s = sources[i];
-        if (s->blank_count == s->sample_count) {
-            observers_say(&t->observers, "train: data.val: %s: none of the labels is a target, so it gives no val_loss",
+    for (int i = t->job->evaluates ? 0 : -1; i < t->feeds.val_count && t->world->round <= 1; i++) {
+        const struct data_source *s = i < 0 ? &t->feeds.train : &t->feeds.val[i].data;
+        const char *key = i < 0 ? JOB_DATA_KEY : t->feeds.val[i].key;
+        if (i >= 0 && s->blank_count == s->sample_count) {
+            observers_say(&t->observers, "train: %s: %s: none of the labels is a target, so it gives no loss", key,
                           s->blank_path);
         } else if (s->blank_count > 0) {
-            observers_say(
-                &t->observers,
-                "train: data.%s: %lld of %lld rows have no target and add nothing; the first is row %lld of %s",
-                i == 0 ? "train" : "val", (long long)s->blank_count, (long long)s->sample_count,
-                (long long)s->blank_row, s->blank_path);
+            observers_say(&t->observers,
+                          "train: %s: %lld of %lld rows have no target and add nothing; the first is row %lld of %s",
+                          key, (long long)s->blank_count, (long long)s->sample_count, (long long)s->blank_row,
+                          s->blank_path);
         }
     }
 }
@@ -283,7 +293,7 @@ static void say_level(struct trainer *t)
 
 static bool eval_falls_on(const struct trainer *t, int64_t step)
 {
-    return t->feeds.has_val && (due(step, t->job->training.eval_every_n_steps) || step >= t->run.total_steps);
+    return t->feeds.val_count > 0 && (due(step, t->job->training.eval_every_n_steps) || step >= t->run.total_steps);
 }
 
 static bool samples_fall_on(const struct trainer *t, int64_t step)
@@ -338,7 +348,8 @@ static int act_between_steps(struct trainer *t, struct dt_error *err)
     if (compares && trainer_check_replicas(t, err) != 0) { /* before a save */
         return -1;
     }
-    bool evaluates = t->run.eval_due = eval_falls_on(t, t->run.step) || (t->feeds.has_val && (votes & VOTE_EVALUATE));
+    bool evaluates = t->run.eval_due =
+        eval_falls_on(t, t->run.step) || (t->feeds.val_count > 0 && (votes & VOTE_EVALUATE));
     if (evaluate(t, err) != 0) {
         return -1;
     }

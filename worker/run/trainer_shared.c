@@ -49,8 +49,12 @@ static void remove_marks(const char *place)
 /* What data.train and data.val hold here. */
 static void hash_data(const struct trainer *t, char out[DATA_BYTES])
 {
+    uint64_t val = 0;
+    for (int i = 0; i < t->feeds.val_count; i++) {
+        val = val * 31 + data_content(&t->feeds.val[i].data);
+    }
     (void)snprintf(out, DATA_BYTES, "%016llx%016llx", (unsigned long long)data_content(&t->feeds.train),
-                   (unsigned long long)(t->feeds.has_val ? data_content(&t->feeds.val) : 0));
+                   (unsigned long long)val);
 }
 
 /* Rank 0: makes the mark, and says "in NAME HOST DATA" or "by NAME HOST DATA". Nothing when
@@ -129,9 +133,10 @@ static void look(struct trainer *t, const char *said, struct dt_text *out)
             &why, DT_USAGE,
             "data.%s: %s holds other data on host %s (rank %d) than on host %s (rank 0); give all hosts the same files",
             train ? "train" : "val",
-            train                   ? job->data.train.words
-            : job->data.val != NULL ? job->data.val
-                                    : "none",
+            train                      ? job->data.train.words
+            : job->data.val.count == 0 ? "none"
+            : job->data.val.count == 1 ? job->data.val.of[0].from.words
+                                       : "one of its sets",
             here, t->rank, there);
         trainer_tell_failure(out, &why);
     } else if (sees(t, place, name)) {

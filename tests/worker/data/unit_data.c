@@ -399,18 +399,18 @@ static void test_bad_info(void **state)
     (void)snprintf(message, sizeof message, "i2.bin: tokenizer b, but %s has a; make all shards with one", in("i.bin"));
     refused("i*.bin", message);
     struct data_source a = {.tokenizer = "a"}, b = {.tokenizer = "b"}, none = {.tokenizer = ""};
-    struct job_data job = {.train.words = "t", .val = "v"};
-    assert_int_equal(data_check(&job, &a, &b, &err), -1);
+    struct job_data job = {.train.words = "t"};
+    assert_int_equal(data_check(&job, &a, "t", &b, "data.val", "v", &err), -1);
     assert_string_equal(err.text, "data.val: v: tokenizer b, but t has a; make both with one");
-    assert_int_equal(data_check(&job, &a, &none, &err), 0);
-    assert_int_equal(data_check(&job, &a, NULL, &err), 0);
+    assert_int_equal(data_check(&job, &a, "t", &none, "data.val", "v", &err), 0);
+    assert_int_equal(data_check(&job, &a, "t", NULL, NULL, NULL, &err), 0);
     job.tokenizer = "b";
-    assert_int_equal(data_check(&job, &a, NULL, &err), -1);
+    assert_int_equal(data_check(&job, &a, "t", NULL, NULL, NULL, &err), -1);
     assert_string_equal(err.text,
                         "data.tokenizer: is b, which is no file, and t has a; remove it, or make the shards again");
-    assert_int_equal(data_check(&job, &none, NULL, &err), 0);
-    assert_int_equal(data_check(&job, NULL, &b, &err), 0); /* data.val alone */
-    assert_int_equal(data_check(&job, NULL, &a, &err), -1);
+    assert_int_equal(data_check(&job, &none, "t", NULL, NULL, NULL, &err), 0);
+    assert_int_equal(data_check(&job, NULL, NULL, &b, "data.val", "v", &err), 0); /* data.val alone */
+    assert_int_equal(data_check(&job, NULL, NULL, &a, "data.val", "v", &err), -1);
     assert_string_equal(err.text,
                         "data.tokenizer: is b, which is no file, and v has a; remove it, or make the shards again");
 }

@@ -833,11 +833,9 @@ static void test_refused_sources(void **state)
     make_folder("other");
     assert_int_equal(rename(in("other/class1"), in("other/class9")), 0);
     assert_int_equal(data_open(&t, in("other"), "auto", &l, &err), 0);
-    job.data.train.words = "small";
-    job.data.val = "other";
-    assert_int_equal(data_check(&job.data, &s, &t, &err), -1);
-    assert_says(&err, "data.val: other: class 1 is class2, but in small it is class1; both need the same classes");
-    assert_int_equal(data_check(&job.data, &s, &s, &err), 0);
+    assert_int_equal(data_check(&job.data, &s, "small", &t, "data.val.two", "other", &err), -1);
+    assert_says(&err, "data.val.two: other: class 1 is class2, but in small it is class1; both need the same classes");
+    assert_int_equal(data_check(&job.data, &s, "small", &s, "data.val", "small", &err), 0);
     data_close(&s);
     data_close(&t);
     /* labels beyond the model's classes */

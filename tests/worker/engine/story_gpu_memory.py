@@ -65,7 +65,7 @@ def test_what_is_planned_is_held(place, ranks, sets):
 
 
 LEVELS = ["none", "cheap", "mlp", "block"]
-TALL = ["model.n_layer=2", "model.n_embd=64", "training.batch_size_per_gpu=64", "training.max_steps=1"]
+TALL = ["model.n_layer=2", "model.n_embd=64", "training.batch_size_per_gpu=32", "training.max_steps=1"]
 
 
 def plan(place, name, sets, total_bytes):

@@ -469,7 +469,7 @@ static void test_evaluation(void **state)
         struct ranks_outcome out;
         struct job job;
         ranks_job(&job);
-        job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", folder);
+        job.data.val = dt_set_alone(&job.arena, dt_arena_printf(&job.arena, "%s/val.bin", folder));
         job.training.strategy = size > 1 ? "zero3" : "auto";
         job.training.batch_size_per_gpu = size == 3 ? 5 : 2;
         job.training.learning_rate = 0; /* the same weights everywhere */
@@ -490,7 +490,7 @@ static void test_stop_in_evaluation(void **state)
     struct ranks_outcome out;
     struct job job;
     ranks_job(&job);
-    job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", folder);
+    job.data.val = dt_set_alone(&job.arena, dt_arena_printf(&job.arena, "%s/val.bin", folder));
     job.training.strategy = "zero3";
     job.training.max_steps = 6;
     job.training.eval_every_n_steps = 1;

@@ -110,7 +110,7 @@ static void test_defaults(void **state)
     assert_int_equal(model_of(&job)->n_inner, 0);
     assert_int_equal(job.data.sequence_length, 1024);
     assert_true(job.data.shuffle);
-    assert_null(job.data.val);
+    assert_int_equal(job.data.val.count, 0);
     assert_string_equal(job.training.strategy, "auto");
     assert_string_equal(job.training.lr_scheduler_type, "linear");
     assert_int_equal(job.training.max_steps, -1);
@@ -134,7 +134,7 @@ static void test_set(void **state)
     assert_true(job.training.num_epochs == 0);
     job_close(&job);
     opened(&job, SMALL, "data.val=shards/val-*.bin");
-    assert_string_equal(job.data.val, "shards/val-*.bin");
+    assert_string_equal(job.data.val.of[0].from.words, "shards/val-*.bin");
     job_close(&job);
     refused(SMALL, "training.sede=1", "--set training.sede=1: training.sede: unknown key; did you mean seed?\n");
     refused(SMALL, "training", "--set training: not of the form key=value; write for example --set training.seed=7\n");
@@ -152,7 +152,7 @@ static void test_evaluates(void **state)
     write_file(job_path, "{\"model\": {\"name\": \"gpt2\"}, \"data\": {\"val\": \"v\"}}");
     assert_int_equal(job_open(&job, &args, &problems, &err), 0);
     assert_true(job.evaluates);
-    assert_string_equal(job.data.val, "v");
+    assert_string_equal(job.data.val.of[0].from.words, "v");
     job_close(&job);
     write_file(job_path, "{\"model\": {\"name\": \"gpt2\"}, \"data\": {\"train\": \"x\"}}");
     assert_int_equal(job_open(&job, &args, &problems, &err), 0);

@@ -238,7 +238,7 @@ static void graphs_change_no_bits(void **state)
         struct job job;
         struct ranks_outcome without, with;
         make_job(&job, "single_device", rows[i].precision, rows[i].micro_steps, rows[i].dropout);
-        job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", folder);
+        job.data.val = dt_set_alone(&job.arena, dt_arena_printf(&job.arena, "%s/val.bin", folder));
         job.training.max_steps = 5;
         job.training.eval_every_n_steps = 2;
         job.recompute = (struct job_recompute){.enabled = true, .every_n_layers = 1, .level = rows[i].level};

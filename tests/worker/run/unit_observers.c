@@ -75,7 +75,7 @@ static void train(const char *row, int size, const struct ranks_options *o, stru
     job.training.strategy = row;
     job.training.max_steps = 6;
     job.text = NULL;
-    job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", folder);
+    job.data.val = dt_set_alone(&job.arena, dt_arena_printf(&job.arena, "%s/val.bin", folder));
     job.training.eval_every_n_steps = 0;
     job.checkpointing.save_every_n_steps = 0;
     static int run;

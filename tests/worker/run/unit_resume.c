@@ -141,7 +141,7 @@ static void test_a_stop_loses_no_evaluation(void **state)
     const char *whole = NULL;
     struct job job;
     set(&job, "zero1", 1);
-    job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", folder);
+    job.data.val = dt_set_alone(&job.arena, dt_arena_printf(&job.arena, "%s/val.bin", folder));
     job.training.eval_every_n_steps = 2;
     job.logging.log_every_n_steps = 4;
     for (size_t i = 0; i < 1 + sizeof stops / sizeof stops[0]; i++) {
@@ -772,7 +772,7 @@ static void test_what_a_run_leaves(void **state)
     struct ranks_outcome out, again;
     set(&job, "zero2", 2);
     job.text = "{\"a\": 1}";
-    job.data.val = dt_arena_printf(&job.arena, "%s/val.bin", folder);
+    job.data.val = dt_set_alone(&job.arena, dt_arena_printf(&job.arena, "%s/val.bin", folder));
     job.training.eval_every_n_steps = 2;
     job.checkpointing.save_every_n_steps = 2;
     train(&job, 2, &files, &out);

@@ -25,7 +25,7 @@ struct console {
     int64_t begin_step;        /* rates count from the end of the first step, which is slower; -1: no
                                 * step yet */
     double begin_s, shown_s;
-    double val_loss; /* of the last evaluation; NaN: none yet */
+    double val_loss; /* of the last evaluation, of the first set; NaN: none yet */
     struct dt_text line;
 };
 
@@ -153,14 +153,17 @@ static void say_step(struct console *c, const struct report *r)
 }
 
 /* On a terminal the line of the next step shows it. */
-static void say_evaluation(struct console *c, const struct report *r)
+static void say_evaluation(struct console *c, const struct report *r, const char *first_set)
 {
-    c->val_loss = r->val_loss;
+    if (r->set == NULL || strcmp(r->set, first_set) == 0) {
+        c->val_loss = r->val_loss;
+    }
     if (!c->terminal) {
         dt_text_reset(&c->line);
         dt_text_printf(&c->line, r->total_steps > 0 ? "step %lld/%lld " : "step %lld ", (long long)r->step,
                        (long long)r->total_steps);
-        add_loss(&c->line, "val loss", r->val_loss);
+        dt_text_printf(&c->line, "val %s%s", r->set != NULL ? r->set : "", r->set != NULL ? " " : "");
+        add_loss(&c->line, "loss", r->val_loss);
         if (isfinite(r->perplexity)) {
             dt_text_printf(&c->line, " perplexity %.4g", r->perplexity);
         }
@@ -222,7 +225,7 @@ static void console_report(struct observer *o, const struct report *r, enum mome
     } else if (moment == MOMENT_STEP && c->active) {
         say_step(c, r);
     } else if (moment == MOMENT_EVALUATION && c->active) {
-        say_evaluation(c, r);
+        say_evaluation(c, r, o->all->job->data.val.count > 0 ? o->all->job->data.val.of[0].name : NULL);
     } else if (moment == MOMENT_SAMPLES) {
         say_samples(c, r);
     }

@@ -90,34 +90,42 @@ static void add_step(struct observer *o, const struct report *r)
     add_gpu(t, o->all->world->gpu);
 }
 
+/* , "val_loss": 1.25, or , "val_SET_loss": 1.25 */
+static void set_number(struct dt_text *t, const char *set, const char *key, double value)
+{
+    char name[DT_SET_NAME_MAX + 32];
+    (void)snprintf(name, sizeof name, "val_%s%s%s", set != NULL ? set : "", set != NULL ? "_" : "", key);
+    number(t, name, value);
+}
+
+static void set_number_if_known(struct dt_text *t, const char *set, const char *key, double value)
+{
+    if (isfinite(value)) {
+        set_number(t, set, key, value);
+    }
+}
+
 void observer_add_evaluation(struct dt_text *t, const struct report *r)
 {
     const struct class_report *c = r->classes;
-    number(t, "val_loss", r->val_loss);
-    if (isfinite(r->perplexity)) {
-        number(t, "val_perplexity", r->perplexity);
-    }
-    if (isfinite(r->bits_per_byte)) {
-        number(t, "val_bits_per_byte", r->bits_per_byte);
-    }
-    if (isfinite(r->pearson)) {
-        number(t, "val_pearson", r->pearson);
-    }
+    const char *set = r->set;
+    set_number(t, set, "loss", r->val_loss);
+    set_number_if_known(t, set, "perplexity", r->perplexity);
+    set_number_if_known(t, set, "bits_per_byte", r->bits_per_byte);
+    set_number_if_known(t, set, "pearson", r->pearson);
     if (r->choices != NULL) {
-        number(t, "val_acc", r->choices->accuracy);
-        number(t, "val_acc_norm", r->choices->by_characters);
-        number(t, "val_acc_bytes", r->choices->by_bytes);
-        dt_text_printf(t, ", \"val_items\": %lld", (long long)r->choices->items);
+        set_number(t, set, "acc", r->choices->accuracy);
+        set_number(t, set, "acc_norm", r->choices->by_characters);
+        set_number(t, set, "acc_bytes", r->choices->by_bytes);
+        set_number(t, set, "items", (double)r->choices->items);
     }
     if (c == NULL || !isfinite(c->accuracy)) {
         return;
     }
-    number(t, "val_accuracy", c->accuracy);
-    if (isfinite(c->top5)) {
-        number(t, "val_accuracy_top5", c->top5);
-    }
-    number(t, "val_f1_macro", c->f1_macro);
-    dt_text_puts(t, ", \"val_f1\": [");
+    set_number(t, set, "accuracy", c->accuracy);
+    set_number_if_known(t, set, "accuracy_top5", c->top5);
+    set_number(t, set, "f1_macro", c->f1_macro);
+    dt_text_printf(t, ", \"val_%s%sf1\": [", set != NULL ? set : "", set != NULL ? "_" : "");
     for (int64_t k = 0; k < c->classes; k++) {
         dt_text_printf(t, "%s%.9g", k > 0 ? ", " : "", c->f1[k]);
     }
@@ -168,6 +176,7 @@ static void metrics_report(struct observer *o, const struct report *r, enum mome
 
 struct rewinding {
     int64_t step;
+    const char *last; /* the key of the last set's loss: an evaluation writes it last */
     bool *evaluated;
 };
 
@@ -177,14 +186,18 @@ static bool is_of_before(void *context, const char *line, int64_t number)
     const struct rewinding *w = context;
     long long at;
     bool of_step = sscanf(line, "{\"step\": %lld", &at) == 1;
-    *w->evaluated |= of_step && at == w->step && strstr(line, "\"val_loss\":") != NULL;
+    *w->evaluated |= of_step && at == w->step && strstr(line, w->last) != NULL;
     return !of_step || at <= w->step;
 }
 
 static int metrics_rewind(struct observer *o, int64_t step, bool *evaluated, struct dt_error *err)
 {
     const struct metrics *m = o->state;
-    return observer_keep_lines(m->path, is_of_before, &(struct rewinding){step, evaluated}, err);
+    const struct dt_sets *val = &o->all->job->data.val;
+    const char *set = val->count > 0 ? val->of[val->count - 1].name : NULL;
+    char last[DT_SET_NAME_MAX + 16];
+    (void)snprintf(last, sizeof last, "\"val_%s%sloss\":", set != NULL ? set : "", set != NULL ? "_" : "");
+    return observer_keep_lines(m->path, is_of_before, &(struct rewinding){step, last, evaluated}, err);
 }
 
 static void metrics_close(struct observer *o)

@@ -1,7 +1,7 @@
 # covers: worker/data/tokenizers
 """Tokenizers beside the tokenizers library (tests/peers/tokenizers_judge.py; scripts/setup.sh --peers): it makes tokenizers of every
 kind, and the ids of generated strings and of files, alone, with special tokens and in random parts, and the text of ids must be
-the library's. JUDGE_STRINGS says how many strings per tokenizer, JUDGE_SEED which.
+the library's. JUDGE_STRINGS says how many strings per tokenizer, JUDGE_SEED which; with DTRUN_ALL=1 texts are longer.
 
 run: computes
 run: timeout 600"""
@@ -38,7 +38,8 @@ def test_same_as_the_library(tmp_path):
     strings, seed = os.environ.get("JUDGE_STRINGS", "60"), os.environ.get("JUDGE_SEED", "1")
     files = sorted(glob.glob(os.path.join(support.ROOT, "docs/*.md")) + glob.glob(os.path.join(support.ROOT, "base/*.c")), key=os.path.getsize)[-4:]
     done = subprocess.run([dropin.PEER_PYTHON, JUDGE, TOOL, str(tmp_path), strings, seed], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-                          env=support.clean_env({"JUDGE_FILES": ":".join(f for f in files if is_utf8(f))}))
+                          env=support.clean_env({"JUDGE_FILES": ":".join(f for f in files if is_utf8(f)), "JUDGE_LONG": os.environ.get("DTRUN_ALL"),
+                                                 "TOKENIZERS_PARALLELISM": "false"}))
     assert done.returncode == 0, done.stderr[-4000:]
     results = [json.loads(line) for line in done.stdout.splitlines()]
     different = [r for r in results if r["different"]]

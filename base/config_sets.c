@@ -1,0 +1,94 @@
+/* The values of DT_RULE_SETS: files, or several sets of them that have names. */
+#include "base/config_own.h"
+#include "base/config_value.h"
+#include "base/scan.h"
+
+#include <cjson/cJSON.h>
+#include <string.h>
+
+static const char name_letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+
+/* A name becomes a part of other names. */
+static bool good_name(const char *name)
+{
+    size_t size = strlen(name);
+    return size > 0 && size <= DT_SET_NAME_MAX && strspn(name, name_letters) == size;
+}
+
+struct dt_sets dt_set_alone(struct dt_arena *arena, const char *path)
+{
+    struct dt_set *of = dt_arena_alloc(arena, sizeof *of);
+    *of = (struct dt_set){.from = dt_source_alone(arena, path)};
+    return (struct dt_sets){1, of};
+}
+
+/* A path, or a list of paths. */
+static bool parse_paths(const cJSON *value, struct dt_arena *arena, struct dt_sources *out)
+{
+    int count = cJSON_IsArray(value) ? cJSON_GetArraySize(value) : 1;
+    if (count < 1 || count > DT_SOURCES_MAX) {
+        return false;
+    }
+    struct dt_source *of = dt_arena_alloc(arena, (size_t)count * sizeof *of);
+    const cJSON *v = cJSON_IsArray(value) ? value->child : value;
+    const char *words = "";
+    for (int i = 0; i < count; i++, v = v->next) {
+        if (!cJSON_IsString(v) || v->valuestring[0] == 0) {
+            return false;
+        }
+        of[i] = (struct dt_source){dt_arena_strdup(arena, v->valuestring), 1};
+        words = i == 0 ? of[i].path : dt_arena_printf(arena, "%s, %s", words, of[i].path);
+    }
+    *out = (struct dt_sources){words, count, of};
+    return true;
+}
+
+bool config_parse_sets(const cJSON *value, struct dt_arena *arena, struct dt_sets *out)
+{
+    int count = cJSON_IsObject(value) ? cJSON_GetArraySize(value) : 1;
+    if (count < 1 || count > DT_SETS_MAX) {
+        return false;
+    }
+    struct dt_set *of = dt_arena_alloc(arena, (size_t)count * sizeof *of);
+    const cJSON *v = cJSON_IsObject(value) ? value->child : value;
+    for (int i = 0; i < count; i++, v = v->next) {
+        if (!parse_paths(v, arena, &of[i].from) || (cJSON_IsObject(value) && !good_name(v->string))) {
+            return false;
+        }
+        of[i].name = cJSON_IsObject(value) ? dt_arena_strdup(arena, v->string) : NULL;
+    }
+    *out = (struct dt_sets){count, of};
+    return true;
+}
+
+void config_format_sets(const struct dt_sets *sets, struct dt_text *out)
+{
+    bool named = sets->of[0].name != NULL;
+    dt_text_puts(out, named ? "{" : "");
+    for (int i = 0; i < sets->count; i++) {
+        const struct dt_sources *from = &sets->of[i].from;
+        if (named) {
+            dt_text_printf(out, "%s\"%s\": ", i > 0 ? ", " : "", sets->of[i].name);
+        }
+        for (int k = 0; k < from->count; k++) {
+            dt_text_puts(out, from->count == 1 ? "" : k == 0 ? "[" : ", ");
+            dt_text_json(out, from->of[k].path, strlen(from->of[k].path));
+        }
+        dt_text_puts(out, from->count == 1 ? "" : "]");
+    }
+    dt_text_puts(out, named ? "}" : "");
+}
+
+void config_schema_sets(const struct dt_rule *rule, struct dt_text *out)
+{
+    const char *items = "\"minLength\": 1, \"minItems\": 1, \"maxItems\": %d, "
+                        "\"items\": {\"type\": \"string\", \"minLength\": 1}";
+    dt_text_printf(out, "\"type\": [\"array\", \"string\", \"object\"%s], ", rule->null ? ", \"null\"" : "");
+    dt_text_printf(out, items, DT_SOURCES_MAX);
+    dt_text_printf(out,
+                   ", \"minProperties\": 1, \"maxProperties\": %d, \"propertyNames\": {\"pattern\": "
+                   "\"^[a-zA-Z0-9_-]{1,%d}$\"}, \"additionalProperties\": {\"type\": [\"array\", \"string\"], ",
+                   DT_SETS_MAX, DT_SET_NAME_MAX);
+    dt_text_printf(out, items, DT_SOURCES_MAX);
+    dt_text_puts(out, "}");
+}
