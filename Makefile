@@ -10,7 +10,7 @@ comma := ,
 B := build$(if $(SAN),-$(subst $(comma),-,$(SAN)))
 VERSION := 0.1.0
 
-PKGS := libuv libcjson zlib libzstd libxxhash libsodium libpcre2-8 libutf8proc libpng libjpeg
+PKGS := libuv libcjson zlib libzstd libxxhash libsodium libpcre2-8 libutf8proc libpng libjpeg yaml-0.1
 # Optional: requests to files of offloaded state (worker/engine/homes/transfer.c); without it threads make them. make URING= builds without.
 URING ?= $(shell pkg-config --exists liburing 2>/dev/null && echo liburing)
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) $(URING) 2>/dev/null)

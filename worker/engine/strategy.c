@@ -42,9 +42,17 @@ enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
 /* Names that people know from elsewhere: FSDP, DeepSpeed, Lightning. */
 static const struct strategy_alias aliases[] = {
     {"single", "single_device"},
-    {"ddp_spawn", "ddp"},
     {"ddp_find_unused_parameters_false", "ddp"},
     {"ddp_find_unused_parameters_true", "ddp"},
+    {"ddp_spawn", "ddp"},
+    {"ddp_spawn_find_unused_parameters_false", "ddp"},
+    {"ddp_spawn_find_unused_parameters_true", "ddp"},
+    {"ddp_fork", "ddp"},
+    {"ddp_fork_find_unused_parameters_false", "ddp"},
+    {"ddp_fork_find_unused_parameters_true", "ddp"},
+    {"ddp_notebook", "ddp"},
+    {"ddp_notebook_find_unused_parameters_false", "ddp"},
+    {"ddp_notebook_find_unused_parameters_true", "ddp"},
     {"fsdp", "full_shard"},
     {"fsdp_full_shard", "full_shard"},
     {"fsdp_shard_grad_op", "shard_grad_op"},

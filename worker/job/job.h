@@ -183,13 +183,16 @@ struct job {
 
 /* the command line of `train` */
 struct job_arguments {
-    const char *path;              /* job.json */
+    const char *path;          /* job.json, or a file of another system */
+    const char *const *config; /* files of other systems beside it */
+    int config_count;
     const char *const *set;        /* "training.seed=7", in order */
     const char *const *set_option; /* null, or as many: "--seed" when that option said it, else
                                     * null */
     int set_count;
     bool fresh;
     bool evaluates; /* data.train may be missing */
+    bool converts;  /* the job is only converted: numbers of ranks are not compared */
     int world;      /* ranks, for DeepSpeed's train_batch_size; 0: one */
     /* changes the sizes of config.json where the weights of model.load say so (hf_untie); may be null */
     void (*look)(const char *folder, const struct model_ops *ops, void *sizes);
@@ -205,6 +208,13 @@ void job_close(struct job *job);
  * case. */
 int job_read_generation(struct job *out, const struct job_arguments *args, struct dt_text *problems,
                         struct dt_error *err);
+/* Reads a job and shows it, good or not, to `see`, which appends to `seen`. inert: keys without
+ * effect; may be null. Problems as of job_open. 0 or -1. */
+typedef void job_see(struct job *job, const struct dt_config *c, struct dt_text *seen);
+int job_look(const struct job_arguments *args, job_see *see, struct dt_text *seen, struct dt_text *inert,
+             struct dt_text *problems, struct dt_error *err);
+/* --list-strategies: those that the job registers. */
+int job_list_strategies(const char *path, struct dt_text *out, struct dt_error *err);
 /* --print-config: key, value and where it came from, in 79 columns (a word that is longer stands
  * alone in its line). */
 int job_print_config(const struct job_arguments *args, struct dt_text *out, struct dt_text *problems,

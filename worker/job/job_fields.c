@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <string.h>
+#include <strings.h>
 
 /* a microsecond each, and the run takes eleven days: nobody wants more */
 #define STEPS 1e12
@@ -76,18 +77,39 @@ static const struct dt_rule optimizer_name = {.type = DT_RULE_CHOICE,
                                               .choices = OPTIMIZER_NAMES,
                                               .later = "adafactor|lamb|muon|rmsprop|adadelta|onebitadam|"
                                                        "zerooneadam|onebitlamb"};
+/* Lightning's, for other machines. */
+static bool explain_strategy(const char *word, struct dt_text *out)
+{
+    static const char *const starts[] = {"xla", "single_xla", "tpu", "hpu", "single_hpu", "ipu"};
+    for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
+        if (strncasecmp(word, starts[i], strlen(starts[i])) == 0) {
+            dt_text_puts(out, "ranks compute on CPUs or CUDA GPUs; the nearest is ddp");
+            return true;
+        }
+    }
+    return false;
+}
+
 static const struct dt_rule strategy = {.type = DT_RULE_CHOICE,
                                         .list = "train --list-strategies",
-                                        .choices = "auto|single_device|ddp|zero0|no_shard|zero1|zero2|zero3|full_shard|"
-                                                   "shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
-                                                   "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|"
-                                                   "deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
-                                                   "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_"
-                                                   "stage_3|ddp_spawn|ddp_find_unused_parameters_false|ddp_find_unused_"
-                                                   "parameters_true|fsdp_cpu_offload|deepspeed_stage_1_offload|"
-                                                   "deepspeed_stage_2_offload|deepspeed_stage_3_offload|"
-                                                   "deepspeed_stage_3_offload_nvme|zero2_offload|zero3_offload",
-                                        .later = "ddp_fork|ddp_notebook"};
+                                        .explain = explain_strategy,
+                                        .open = true,
+                                        .choices =
+                                            "auto|single_device|ddp|zero0|no_shard|zero1|zero2|zero3|full_shard|"
+                                            "shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
+                                            "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|"
+                                            "deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
+                                            "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_"
+                                            "stage_3|ddp_find_unused_parameters_false|ddp_find_unused_parameters_true|"
+                                            "ddp_spawn|ddp_spawn_find_unused_parameters_false|"
+                                            "ddp_spawn_find_unused_parameters_true|ddp_fork|"
+                                            "ddp_fork_find_unused_parameters_false|"
+                                            "ddp_fork_find_unused_parameters_true|ddp_notebook|"
+                                            "ddp_notebook_find_unused_parameters_false|"
+                                            "ddp_notebook_find_unused_parameters_true|fsdp_cpu_offload|"
+                                            "deepspeed_stage_1_offload|deepspeed_stage_2_offload|"
+                                            "deepspeed_stage_3_offload|deepspeed_stage_3_offload_nvme|"
+                                            "zero2_offload|zero3_offload"};
 static const struct dt_rule scheduler = {.type = DT_RULE_CHOICE,
                                          .choices =
                                              "constant|constant_with_warmup|linear|cosine|polynomial|inverse_sqrt|"
@@ -445,7 +467,6 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
 #define FP16 "not there yet; remove it, or write training.precision \"bf16-mixed\""
 #define HF_BF16 "Hugging Face's name; here it is training.precision \"bf16-mixed\""
 const struct dt_config_hint job_hints[] = {
-    {"strategies", LATER},
     {"plugins", LATER},
     {"use_amp", FP16},
     {"training.use_amp", FP16},
@@ -457,10 +478,6 @@ const struct dt_config_hint job_hints[] = {
     {"mixed_precision.output_dtype", LATER},
     {"distributed", "not there yet; the launcher and training.device choose how ranks talk; remove it"},
     {"fsdp.mixed_precision", "here it is a section of its own: mixed_precision"},
-    {"fsdp.auto_wrap_policy", "not there yet; each layer is a unit of its own; remove it"},
-    {"fsdp.min_num_params", "not there yet; each layer is a unit of its own; remove it"},
-    {"fsdp.use_orig_params", LATER},
-    {"fsdp.sync_module_states", LATER},
     {"fsdp.ignored_modules", LATER},
     {"ddp.find_unused_parameters", LATER},
     {"ddp.static_graph", LATER},
