@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static char folder[] = "/tmp/dt-dialect-XXXXXX";
+static char folder[] = "/dev/shm/dt-dialect-XXXXXX";
 
 static void remove_folder(void)
 {
