@@ -436,6 +436,9 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     if (good[JOB_OPTIMIZER]) {
         check_optimizer(job, c);
     }
+    if (good[JOB_OFFLOAD] && good[JOB_TRAINING]) {
+        job_check_offload(job, c);
+    }
     if (good[JOB_CHECKPOINTING]) {
         check_accept(job, c);
     }

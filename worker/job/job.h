@@ -24,6 +24,9 @@ enum matmul_precision { MATMUL_HIGHEST, MATMUL_HIGH };
 enum encoding_errors { ENCODING_REFUSE, ENCODING_REPLACE };
 enum on_bad_record { BAD_RECORD_REFUSE, BAD_RECORD_SKIP };
 enum on_bad_image { BAD_IMAGE_REFUSE, BAD_IMAGE_SKIP };
+/* offload.optimizer, offload.parameters; offload.engine */
+enum offload_to { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_NVME };
+enum offload_engine { OFFLOAD_ENGINE_AUTO, OFFLOAD_ENGINE_RING, OFFLOAD_ENGINE_THREADS };
 enum partial_accumulation { PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP };
 
 /* Names of enum recompute, in its order. */
@@ -123,6 +126,17 @@ struct job {
         int64_t every_n_layers;
         int level; /* enum recompute, or JOB_RECOMPUTE_AUTO */
     } recompute;
+    struct job_offload {
+        enum offload_to optimizer, parameters;
+        double ratio; /* of the optimizer's state */
+        struct dt_strings nvme_path;
+        int64_t portion; /* elements; 0: HOME_PORTION */
+        int64_t buffer_count;
+        bool pipeline_read, pipeline_write;
+        enum offload_engine engine;
+        int64_t block_size, queue_depth, intra_op_parallelism;
+        bool single_submit, overlap_events;
+    } offload;
     struct job_checkpointing {
         int64_t save_every_n_steps; /* 0: only at the end */
         int64_t keep_last_n;        /* 0: all */
@@ -207,6 +221,9 @@ int job_print_config(const struct job_arguments *args, struct dt_text *out, stru
                      struct dt_error *err);
 /* The JSON Schema of the job file, generated from the field tables. */
 void job_schema(struct dt_text *out);
+/* job_offload.c: a strategy whose name says that it offloads fills in what the keys of `offload` leave
+ * open; then what the job asks of its strategy and what spans keys is checked. */
+void job_check_offload(struct job *job, struct dt_config *c);
 /* job_compare.c */
 /* What a key of the job is to a run that goes on from a checkpoint. */
 enum job_key_kind {

@@ -347,6 +347,7 @@ static void recomputing(struct dialect_use *u, const struct dialect_rule *r, con
 #define NUMBERS "the numbers are in `metrics.jsonl`, and with `logging.csv` in a table"
 #define LATER "not there yet; remove it"
 #define ALWAYS "done anyway"
+#define PINNED "host memory that is copied from and to is pinned anyway"
 #define OWN_SIZES "messages have sizes of their own"
 #define OWN_ORDER "each layer is fetched and freed in its turn"
 #define FP16 "not there yet; remove it, or write training.precision \"bf16-mixed\""
@@ -442,10 +443,23 @@ static const struct dialect_rule rules[] = {
     SILENT("zero_optimization.stage3_gather_16bit_weights_on_model_save", "`model/` is whole"),
     SILENT("zero_optimization.gather_16bit_weights_on_model_save", "`model/` is whole"),
     SILENT("zero_optimization.stage3_gather_fp16_weights_on_model_save", "`model/` is whole"),
-    REFUSE("zero_optimization.offload_optimizer", LATER),
-    REFUSE("zero_optimization.offload_param", LATER),
-    REFUSE("zero_optimization.cpu_offload", LATER),
-    REFUSE("zero_optimization.cpu_offload_param", LATER),
+    WORDS("zero_optimization.offload_optimizer.device", "offload.optimizer", "none=none|cpu=cpu|nvme=nvme"),
+    MOVE("zero_optimization.offload_optimizer.nvme_path", "offload.nvme_path"),
+    MOVE("zero_optimization.offload_optimizer.buffer_count", "offload.buffer_count"),
+    INERT("zero_optimization.offload_optimizer.pin_memory", PINNED),
+    MOVE("zero_optimization.offload_optimizer.pipeline_read", "offload.pipeline_read"),
+    MOVE("zero_optimization.offload_optimizer.pipeline_write", "offload.pipeline_write"),
+    INERT("zero_optimization.offload_optimizer.fast_init", "files begin as zeros anyway"),
+    MOVE("zero_optimization.offload_optimizer.ratio", "offload.ratio"),
+    WORDS("zero_optimization.offload_param.device", "offload.parameters", "none=none|cpu=cpu|nvme=nvme"),
+    MOVE("zero_optimization.offload_param.nvme_path", "offload.nvme_path"),
+    INERT("zero_optimization.offload_param.buffer_count", "`offload.buffer_count` is for all arrays"),
+    INERT("zero_optimization.offload_param.buffer_size", "the plan has room for the largest slice"),
+    INERT("zero_optimization.offload_param.max_in_cpu", "with nvme the files have all of it"),
+    INERT("zero_optimization.offload_param.pin_memory", PINNED),
+    WORDS("zero_optimization.cpu_offload", "offload.optimizer", "true=cpu|false="),
+    WORDS("zero_optimization.cpu_offload_param", "offload.parameters", "true=cpu|false="),
+    INERT("zero_optimization.cpu_offload_use_pin_memory", PINNED),
     REFUSE("zero_optimization.zero_quantized_weights", BEYOND),
     REFUSE("zero_optimization.zero_quantized_nontrainable_weights", BEYOND),
     REFUSE("zero_optimization.zero_quantized_gradients", BEYOND),
@@ -489,7 +503,13 @@ static const struct dialect_rule rules[] = {
     INERT("memory_breakdown", "train --plan prints memory by purpose"),
     INERT("dump_state", "train --print-config prints the job"),
     REFUSE("elasticity", "not there yet; train_batch_size is kept on any number of ranks that divide it; remove it"),
-    REFUSE("aio", LATER),
+    MOVE("aio.block_size", "offload.block_size"),
+    MOVE("aio.queue_depth", "offload.queue_depth"),
+    MOVE("aio.intra_op_parallelism", "offload.intra_op_parallelism"),
+    MOVE("aio.thread_count", "offload.intra_op_parallelism"),
+    MOVE("aio.single_submit", "offload.single_submit"),
+    MOVE("aio.overlap_events", "offload.overlap_events"),
+    WORDS("aio.use_gds", NULL, "false=|true=!files are read through the host's memory; write false"),
     MOVE("csv_monitor.enabled", "logging.csv"),
     INERT("csv_monitor.output_path", "`metrics.csv` is in the run's folder, or where `logging.csv_path` says"),
     INERT("csv_monitor.job_name", "`metrics.csv` is in the run's folder, or where `logging.csv_path` says"),

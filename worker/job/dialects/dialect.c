@@ -28,6 +28,13 @@ const char *dialect_strategy(const char *name, struct dt_arena *arena)
         *p = (char)tolower((unsigned char)*p);
     }
     const char *stage = strstr(plain, "_stage_");
+    char *offload = strstr(plain, "_offload");
+    if (strcmp(plain, "fsdp_cpu_offload") == 0) {
+        return dt_arena_strdup(arena, "full_shard");
+    }
+    if (offload != NULL) { /* the section `offload` has that */
+        *offload = 0;
+    }
     return stage != NULL                 ? dt_arena_printf(arena, "zero%s", stage + 7)
            : starts_with(plain, "fsdp_") ? plain + 5
                                          : plain;

@@ -11,9 +11,26 @@
     "HYBRID_SHARD_ZERO2=hybrid_shard_zero2|_HYBRID_SHARD_ZERO2=hybrid_shard_zero2"
 #define EACH_LAYER "each layer is a unit"
 #define ONE_READS "each rank reads the slices that it keeps"
-#define OFFLOAD "not there yet; remove it, or use more ranks"
+#define OFFLOADS "true: `offload.parameters` and `offload.optimizer` are cpu"
 
 /* ---- PyTorch's ---- */
+
+static bool is_word(const cJSON *value, const char *word)
+{
+    return cJSON_IsString(value) && strcasecmp(value->valuestring, word) == 0;
+}
+
+/* Slices of weights and gradients rest in the host's memory, and so does what the optimizer has. */
+static void cpu_offload(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    const cJSON *inside = cJSON_IsObject(value) ? cJSON_GetObjectItemCaseSensitive(value, "offload_params") : value;
+    if (cJSON_IsTrue(inside) || is_word(inside, "true")) {
+        dialect_give(u, path, r->to, cJSON_CreateString("cpu"));
+        dialect_give(u, path, "offload.optimizer", cJSON_CreateString("cpu"));
+    } else if (!cJSON_IsFalse(inside) && !is_word(inside, "false")) {
+        dt_config_problem(u->c, path, "give true or false, or {\"offload_params\": true}");
+    }
+}
 
 static const struct dialect_rule rules[] = {
     WORDS("fsdp.sharding_strategy", "training.strategy", STRATEGIES),
@@ -21,7 +38,7 @@ static const struct dialect_rule rules[] = {
     INERT("fsdp.min_num_params", EACH_LAYER),
     SILENT("fsdp.use_orig_params", "names are always those of the model"),
     SILENT("fsdp.sync_module_states", ONE_READS),
-    WORDS("fsdp.cpu_offload", NULL, "false=|true=!" OFFLOAD),
+    FUNCTION("fsdp.cpu_offload", "offload.parameters", cpu_offload, OFFLOADS),
     WORDS("mixed_precision.param_dtype", "training.precision",
           "fp32=32-true|float32=32-true|bf16=bf16-mixed|bfloat16=bf16-mixed|fp16=16-mixed|float16=16-mixed"),
     {0},
@@ -37,11 +54,6 @@ static const cJSON *value_of(const struct dialect_use *u, const char *key)
 {
     const cJSON *plain = dt_config_value(u->c, dialect_path(u, key));
     return plain != NULL ? plain : dt_config_value(u->c, dt_arena_printf(u->arena, "%sfsdp_%s", u->prefix, key));
-}
-
-static bool is_word(const cJSON *value, const char *word)
-{
-    return cJSON_IsString(value) && strcasecmp(value->valuestring, word) == 0;
 }
 
 /* accelerate's files mean version 1 unless they say another one, Transformers' mean 2. */
@@ -93,8 +105,8 @@ static const struct dialect_rule block_rules[] = {
           "BACKWARD_PRE=BACKWARD_PRE|BACKWARD_POST=BACKWARD_POST|NO_PREFETCH=none"),
     WORDS("forward_prefetch", "fsdp.forward_prefetch", "true=true|false=false"),
     WORDS("limit_all_gathers", "fsdp.limit_all_gathers", "true=true|false=false"),
-    WORDS("offload_params", NULL, "false=|true=!" OFFLOAD),
-    WORDS("cpu_offload", NULL, "false=|true=!" OFFLOAD),
+    FUNCTION("offload_params", "offload.parameters", cpu_offload, OFFLOADS),
+    FUNCTION("cpu_offload", "offload.parameters", cpu_offload, OFFLOADS),
     WORDS("state_dict_type", NULL,
           "FULL_STATE_DICT=|SHARDED_STATE_DICT=|LOCAL_STATE_DICT=!its slices load on one number of ranks only; write "
           "SHARDED_STATE_DICT|full=|sharded=|1=|2=!its slices load on one number of ranks only; write 3|3="),

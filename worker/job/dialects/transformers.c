@@ -125,7 +125,8 @@ static bool fsdp_word(struct dialect_use *u, const char *path, const char *word)
         }
     }
     if (strcasecmp(word, "offload") == 0) {
-        dt_config_problem(u->c, path, "offload is not there yet; remove it, or use more ranks");
+        dialect_give(u, path, "offload.parameters", cJSON_CreateString("cpu"));
+        dialect_give(u, path, "offload.optimizer", cJSON_CreateString("cpu"));
         return true;
     }
     return strcasecmp(word, "auto_wrap") == 0; /* each layer is a unit */
@@ -333,7 +334,7 @@ static const struct dialect_rule rules[] = {
     WORDS("average_tokens_across_devices", "training.loss_normalization", "true=global_tokens|false=local_mean"),
     FUNCTION("fsdp", "training.strategy", fsdp,
              "`training.strategy`: full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2; auto_wrap is "
-             "taken; offload is refused"),
+             "taken; offload: `offload.parameters` and `offload.optimizer` are cpu"),
     REFUSE("fsdp_min_num_params", "write it in fsdp_config, as min_num_params"),
     FUNCTION("ddp_timeout", "training.collective_timeout", timeout,
              "`training.collective_timeout`; more than a year is for ever"),
