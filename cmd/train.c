@@ -5,12 +5,11 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "cmd/train/estimate.h"
+#include "cmd/train/answer.h"
 #include "cmd/train/evaluate.h"
 #include "cmd/train/generate.h"
 #include "cmd/train/texts.h"
 #include "worker/checkpoints/hf.h"
-#include "worker/job/convert.h"
-#include "worker/job/dialects/dialect.h"
 #include "worker/job/folder.h"
 #include "worker/engine/gpu_blame.h"
 #include "worker/run/trainer.h"
@@ -166,8 +165,8 @@ struct options {
     struct job_arguments job;
     const char **set, **set_option, **config;
     int nproc;
-    bool plan, json, print_config, list_strategies;
-    const char *explain, *convert, *output;
+    bool plan, json, print_config;
+    struct train_question question;
     const char *evaluate;
     struct train_generate generate;
     struct train_estimate estimate;
@@ -300,49 +299,6 @@ static void add_config(struct options *o, const char *path)
     o->job.config = o->config;
 }
 
-/* What is asked about jobs in general, or about the words of a file. The exit code; -1: nothing of it. */
-static int answer(const struct options *o)
-{
-    struct dt_text text, notes;
-    struct dt_error err = {.status = DT_OK};
-    int code = -1;
-    dt_text_init(&text);
-    dt_text_init(&notes);
-    if (o->list_strategies) {
-        strategy_list(&text);
-        code = DT_EXIT_DONE;
-        if (o->job.path != NULL && job_list_strategies(o->job.path, &text, &err) != 0) {
-            code = DT_EXIT_USAGE;
-            dt_text_printf(&notes, "%s\n", err.text);
-        }
-    } else if (o->explain != NULL) {
-        bool known = dialects_explain(o->explain, &text);
-        code = known ? DT_EXIT_DONE : DT_EXIT_USAGE;
-        if (!known) {
-            dt_text_printf(&notes, "--explain: %s\n", dt_text_str(&text));
-            dt_text_reset(&text);
-        }
-    } else if (o->convert != NULL) {
-        code = job_convert(&o->job, &text, &notes, &err) == 0 ? DT_EXIT_DONE : DT_EXIT_USAGE;
-        if (code == DT_EXIT_DONE && o->output != NULL) {
-            if (dt_file_write(o->output, text.data, text.size, &err) != 0) {
-                dt_text_printf(&notes, "%s\n", err.text);
-                code = DT_EXIT_USAGE;
-            }
-            dt_text_reset(&text);
-        }
-    }
-    fputs(dt_text_str(&text), stdout);
-    for (const char *p = dt_text_str(&notes); *p != 0; p += *p == '\n') {
-        size_t size = strcspn(p, "\n");
-        fprintf(stderr, "train: %.*s\n", (int)size, p);
-        p += size;
-    }
-    dt_text_clear(&text);
-    dt_text_clear(&notes);
-    return code;
-}
-
 /* getopt's own lines know neither the nearest name nor our grammar. */
 static void say_wrong(bool lacks_value, const char *word)
 {
@@ -396,19 +352,19 @@ static int read_options(struct options *o, int argc, char **argv)
                     return DT_EXIT_USAGE;
                 }
             }
-            if (o->convert != NULL && add_job(o, o->convert) != 0) {
+            if (o->question.convert != NULL && add_job(o, o->question.convert) != 0) {
                 return DT_EXIT_USAGE;
             }
             if (o->job.path == NULL && o->job.config_count > 0) { /* the first one is the job */
                 o->job.path = *o->job.config++;
                 o->job.config_count--;
             }
-            if (o->output != NULL && o->convert == NULL) {
+            if (o->question.output != NULL && o->question.convert == NULL) {
                 fprintf(stderr, "train: -o: only with --convert\n");
                 return DT_EXIT_USAGE;
             }
-            if (o->list_strategies || o->explain != NULL || o->convert != NULL) {
-                return answer(o);
+            if (o->question.list_strategies || o->question.explain != NULL || o->question.convert != NULL) {
+                return train_answer(&o->question, &o->job);
             }
             o->generate.json = o->json;
             if (!train_check_generate(&o->generate, o->plan           ? "--plan"
@@ -458,13 +414,13 @@ static int read_options(struct options *o, int argc, char **argv)
             add_config(o, optarg);
             break;
         case OPT_EXPLAIN:
-            o->explain = optarg;
+            o->question.explain = optarg;
             break;
         case OPT_CONVERT:
-            o->convert = optarg;
+            o->question.convert = optarg;
             break;
         case 'o':
-            o->output = optarg;
+            o->question.output = optarg;
             break;
         case OPT_SET:
             add_set(o, NULL, "", optarg);
@@ -538,7 +494,7 @@ static int read_options(struct options *o, int argc, char **argv)
             o->estimate.strategies = optarg;
             break;
         case OPT_LIST:
-            o->list_strategies = true;
+            o->question.list_strategies = true;
             break;
         case OPT_MODELS:
             preset_list(&text);

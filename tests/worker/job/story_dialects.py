@@ -1,4 +1,4 @@
-# covers: worker/job/dialects worker/job/convert.c cmd/train.c base/yaml.c
+# covers: worker/job/dialects worker/job/convert.c cmd/train.c cmd/train/answer.c base/yaml.c
 """Files of accelerate, Hugging Face and Lightning train as the same job in our keys, bit by bit; what
 `train` says of them on the command line."""
 

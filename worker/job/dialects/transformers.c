@@ -194,7 +194,8 @@ static void defaults(struct dialect_use *u)
 #define SCHEDULES                                                                                                      \
     "linear=linear|cosine=cosine|constant=constant|constant_with_warmup=constant_with_warmup|polynomial=polynomial|"   \
     "inverse_sqrt=inverse_sqrt|warmup_stable_decay=warmup_stable_decay|cosine_with_min_lr=cosine|"                     \
-    "cosine_with_restarts=cosine_with_restarts|reduce_lr_on_plateau=plateau|*=!there are linear, cosine, "             \
+    "cosine_with_restarts=cosine_with_restarts|reduce_lr_on_plateau=reduce_lr_on_plateau|*=!there are linear, "        \
+    "cosine, "                                                                                                         \
     "cosine_with_min_lr, constant, constant_with_warmup, polynomial, inverse_sqrt and warmup_stable_decay; write one " \
     "of them"
 #define OPTIMIZERS                                                                                                     \
