@@ -15,6 +15,7 @@ struct precision {
     enum dt_dtype masters; /* weights as the optimizer updates them and checkpoints hold them */
     enum dt_dtype states;  /* the optimizer's state */
     enum dt_dtype buffers; /* buffers of blocks, which every rank has whole */
+    const struct scaler_row *scaler; /* of the loss scale: for F16; otherwise null */
 };
 
 /* device: the type in which the device computes, DT_F32 or DT_F64 (twin64). grads is for gradients
@@ -23,7 +24,7 @@ struct precision {
 int precision_of(const struct job *job, enum dt_dtype device, struct precision *out, struct dt_error *err);
 /* Do weights have masters of another type? */
 bool precision_mixed(const struct precision *p);
-/* "bf16-mixed", "32-true": as training.precision says it. */
+/* "bf16-mixed", "16-true", ...: as training.precision says it. */
 const char *precision_name(const struct precision *p);
 
 #endif

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "worker/engine/optimizers/optimizers.h"
+#include "worker/engine/scaler.h"
 #include "worker/model/chain.h"
 
 #include <stdbool.h>
@@ -92,9 +93,10 @@ struct job {
                                                       * may take; 0: as NCCL chooses */
         bool broadcast_buffers, sync_batch_norm;
         enum graphs_wish cuda_graphs;                /* layers or micro-steps as CUDA graphs, on a GPU */
-        const char *precision;                       /* "32-true", "bf16-mixed" */
+        const char *precision;                       /* "32-true", "bf16-mixed", ... (dialect_precision) */
         enum matmul_precision matmul_precision;      /* of products of F32 on a GPU: F32, TF32 */
         const char *optimizer_state_dtype;           /* "fp32", "bf16" */
+        const char *grad_accum_dtype;                /* "fp32", "bf16", "fp16" */
         double step_timeout_s, collective_timeout_s; /* 0: none */
         enum accumulate_sync accumulate_sync;
         enum partial_accumulation partial_accumulation;
@@ -116,6 +118,7 @@ struct job {
     struct job_mixed {                           /* FSDP's */
         const char *reduce_dtype, *buffer_dtype; /* null: as training.precision; any */
     } mixed;
+    struct scaler_settings loss_scaling; /* read if the precision is one of fp16 */
     struct job_recompute { /* activation_checkpointing */
         bool enabled;
         int64_t every_n_layers;
@@ -152,8 +155,10 @@ struct job {
 
     struct job_precision {             /* what training.precision, mixed_precision and
                                         * training.optimizer_state_dtype say together */
-        enum dt_dtype compute, reduce; /* F32 or BF16: weights, activations, their gradients;
-                                        * gradients on the wire */
+        enum dt_dtype compute, reduce; /* F32, BF16, F16 or F64: weights, activations, their gradients;
+                                        * gradients on the wire: as compute, or F32 */
+        enum dt_dtype sums;            /* gradients that add up over micro-steps: as compute, or F32 */
+        enum dt_dtype masters;         /* weights as they are updated: as compute, or F32 */
         enum dt_dtype states;          /* F32 or BF16: of the optimizer */
     } precision;
 
