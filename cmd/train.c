@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "cmd/train/estimate.h"
 #include "cmd/train/evaluate.h"
 #include "cmd/train/generate.h"
 #include "cmd/train/texts.h"
@@ -31,6 +32,12 @@ static const char usage[] = "usage: train [options] job.json\n"
                             "                     first step, then end: 0 it fits, 2 it does not\n"
                             "  --json             with --plan: one JSON object; with --generate: one per row\n"
                             "  --nproc N          with --plan: for N ranks (default: WORLD_SIZE, else 1)\n"
+                            "  --gpus N           with --plan: what the job would take on N GPUs that are\n"
+                            "                     elsewhere: memory, messages, bytes, time of a step\n"
+                            "  --gpu NAME         with --gpus: the kind of GPU [H100]\n"
+                            "  --gpus_per_node N  with --gpus: GPUs of a host [8]\n"
+                            "  --strategy NAMES   with --gpus: all, or some with commas between; a line each,\n"
+                            "                     and which one to take [the job's own]\n"
                             "  --print-config     print every value of the job and where it comes from\n"
                             "  --set KEY=VALUE    change a value of the job, e.g. training.seed=7; again for\n"
                             "                     more\n"
@@ -70,6 +77,10 @@ enum {
     OPT_PLAN = 256,
     OPT_JSON,
     OPT_NPROC,
+    OPT_GPUS,
+    OPT_GPU,
+    OPT_GPUS_PER_NODE,
+    OPT_STRATEGY,
     OPT_PRINT,
     OPT_SET,
     OPT_CONFIG,
@@ -99,6 +110,11 @@ static const struct option long_options[] = {
     {"plan", no_argument, NULL, OPT_PLAN},
     {"json", no_argument, NULL, OPT_JSON},
     {"nproc", required_argument, NULL, OPT_NPROC},
+    {"gpus", required_argument, NULL, OPT_GPUS},
+    {"gpu", required_argument, NULL, OPT_GPU},
+    {"gpus_per_node", required_argument, NULL, OPT_GPUS_PER_NODE},
+    {"gpus-per-node", required_argument, NULL, OPT_GPUS_PER_NODE},
+    {"strategy", required_argument, NULL, OPT_STRATEGY},
     {"print-config", no_argument, NULL, OPT_PRINT},
     {"print_config", no_argument, NULL, OPT_PRINT},
     {"set", required_argument, NULL, OPT_SET},
@@ -140,6 +156,7 @@ struct options {
     bool plan, json, print_config;
     const char *evaluate;
     struct train_generate generate;
+    struct train_estimate estimate;
 };
 
 static _Atomic(struct world *) signal_world; /* null until its page is there */
@@ -285,6 +302,19 @@ static void say_wrong(bool lacks_value, const char *word)
                 near ? near : "; see train --help", near ? "?" : "");
 }
 
+/* The value of an option that is a number of ranks. */
+static bool read_ranks(const char *option, int *out)
+{
+    long long number = 0;
+    if (!dt_parse_int64(optarg, &number) || number < 1 || number > 1 << 20) {
+        fprintf(stderr, "train: %s: %s: must be a whole number from 1 to %d; example: %s 4\n", option, optarg, 1 << 20,
+                option);
+        return false;
+    }
+    *out = (int)number;
+    return true;
+}
+
 /* -1: go on; otherwise the exit code. */
 static int read_options(struct options *o, int argc, char **argv)
 {
@@ -310,6 +340,16 @@ static int read_options(struct options *o, int argc, char **argv)
             }
             if (o->generate.path != NULL) {
                 seed_draws(o);
+            }
+            const struct train_estimate *e = &o->estimate;
+            if (e->gpus > 0 ? !o->plan || o->nproc > 0
+                            : e->gpu != NULL || e->gpus_per_node > 0 || e->strategies != NULL) {
+                fprintf(stderr, "train: %s\n",
+                        e->gpus > 0
+                            ? "--gpus: only with --plan, and without --nproc"
+                            : "--gpu, --gpus_per_node, --strategy: only with --plan --gpus N (the strategy of a "
+                              "run: --mode NAME)");
+                return DT_EXIT_USAGE;
             }
             if ((o->nproc > 0 || (o->json && o->generate.path == NULL)) && !o->plan) {
                 fprintf(stderr, "train: %s\n",
@@ -391,12 +431,25 @@ static int read_options(struct options *o, int argc, char **argv)
             o->generate.batch_size = number;
             break;
         case OPT_NPROC:
-            if (!dt_parse_int64(optarg, &number) || number < 1 || number > 1 << 20) {
-                fprintf(stderr, "train: --nproc: %s: must be a whole number from 1 to %d; example: --nproc 4\n", optarg,
-                        1 << 20);
+            if (!read_ranks("--nproc", &o->nproc)) {
                 return DT_EXIT_USAGE;
             }
-            o->nproc = (int)number;
+            break;
+        case OPT_GPUS:
+            if (!read_ranks("--gpus", &o->estimate.gpus)) {
+                return DT_EXIT_USAGE;
+            }
+            break;
+        case OPT_GPUS_PER_NODE:
+            if (!read_ranks("--gpus_per_node", &o->estimate.gpus_per_node)) {
+                return DT_EXIT_USAGE;
+            }
+            break;
+        case OPT_GPU:
+            o->estimate.gpu = optarg;
+            break;
+        case OPT_STRATEGY:
+            o->estimate.strategies = optarg;
             break;
         case OPT_LIST:
             strategy_list(&text);
@@ -579,7 +632,7 @@ static int run_all(int argc, char **argv)
     }
     /* As a worker of a round a wrong job is permanent: the agent must not start it again. */
     int refused = getenv("DTRUN_PAGE") && !o.plan ? DT_EXIT_PERMANENT : DT_EXIT_USAGE;
-    o.job.world = o.nproc > 0 ? o.nproc : env_number("WORLD_SIZE", 1);
+    o.job.world = o.nproc > 0 ? o.nproc : o.estimate.gpus > 0 ? o.estimate.gpus : env_number("WORLD_SIZE", 1);
     struct job job;
     struct dt_text problems;
     struct dt_error err = {.status = DT_OK};
@@ -613,7 +666,8 @@ static int run_all(int argc, char **argv)
         } else if (texts_prepare(&job, &err) != 0) {
             fprintf(stderr, "train: %s\n", err.text);
             code = err.status == DT_INVALID || err.status == DT_NOT_FOUND ? refused : trainer_exit_code(&err);
-        } else if ((o.plan || alone) && plan(&o, &job, o.plan, &err) != 0) {
+        } else if (o.estimate.gpus > 0 ? train_estimate(&o.estimate, &job, o.json, &err) != 0
+                                       : (o.plan || alone) && plan(&o, &job, o.plan, &err) != 0) {
             fprintf(stderr, "train: %s\n", err.text);
             code = DT_EXIT_USAGE;
         } else if (o.plan) {

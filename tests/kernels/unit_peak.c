@@ -3,10 +3,13 @@
  * others by multiprocessors and clock. */
 #include "kernels/peak.h"
 
+#include "base/text.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 // clang-format off: needs the headers above
 #include <cmocka.h>
 // clang-format on
@@ -52,9 +55,31 @@ static void test_others_by_their_multiprocessors(void **state)
     assert_true(dt_peak_flops("NVIDIA H100 PCIe", 9, 0, 114, 1e9, DT_I64) <= 0);
 }
 
+/* A sheet by its name as people write it; of a driver's name the rates are the same. */
+static void test_sheets(void **state)
+{
+    (void)state;
+    struct dt_gpu_sheet a, b;
+    struct dt_text names;
+    dt_text_init(&names);
+    assert_true(dt_gpu_sheet("h100", &a, NULL));
+    assert_string_equal(a.name, "H100");
+    assert_true(a.bf16_flops > 989e12 && a.bf16_flops < 990e12 && a.memory_bytes > 84e9 && a.memory_bytes < 86e9);
+    assert_true(dt_gpu_sheet("A100-40gb", &a, NULL) && dt_gpu_sheet("a100", &b, NULL));
+    assert_true(a.memory_bytes < 0.51 * b.memory_bytes);
+    assert_true(dt_gpu_sheet("rtx4090", &a, NULL));
+    assert_string_equal(a.name, "RTX 4090");
+    assert_true(dt_gpu_sheet("L4", &a, NULL) && dt_gpu_sheet("L40", &b, NULL) && a.bf16_flops < b.bf16_flops);
+    assert_false(dt_gpu_sheet("h1000", &a, &names));
+    assert_false(dt_gpu_sheet("", &a, NULL));
+    assert_non_null(strstr(dt_text_str(&names), "B200, H200 NVL, H200, "));
+    dt_text_clear(&names);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_names), cmocka_unit_test(test_a_part_has_its_share),
+                                       cmocka_unit_test(test_sheets),
                                        cmocka_unit_test(test_others_by_their_multiprocessors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

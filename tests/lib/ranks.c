@@ -122,12 +122,13 @@ struct rank {
     int64_t step; /* the last one that was reported */
 };
 
-static int64_t started(const struct dt_comm *c, int64_t *of)
+static int64_t started(const struct dt_comm *c, int64_t *of, int64_t *bytes)
 {
     int64_t n = 0;
     for (int i = 0; i < DT_COLL_COUNT; i++) {
         n += c->stats.count[i];
         of[i] += c->stats.count[i];
+        bytes[i] += c->stats.bytes[i];
     }
     return n;
 }
@@ -135,11 +136,12 @@ static int64_t started(const struct dt_comm *c, int64_t *of)
 static void count_collectives(struct trainer *t, struct ranks_outcome *out)
 {
     memset(out->collectives_of, 0, sizeof out->collectives_of);
+    memset(out->bytes_of, 0, sizeof out->bytes_of);
     struct dt_comm *all[WORLD_COMMS_MAX];
     int count = world_comms(t->world, all);
     out->collectives = 0;
     for (int i = 0; i < count; i++) {
-        out->collectives += started(all[i], out->collectives_of);
+        out->collectives += started(all[i], out->collectives_of, out->bytes_of);
     }
 }
 
@@ -188,6 +190,12 @@ static void after_step(struct rank *self, const struct report *r)
             *(float *)home_bring(part, sizeof(float), HOME_CHANGE, t->world->compute) = NAN;
             home_back(part, sizeof(float), t->world->compute);
         }
+    }
+    if (o->flip_step > 0 && t->run.step == o->flip_step && self->rank == o->flip_rank) {
+        int64_t first, count;
+        struct home_part part = strategy_resident(&t->strategy, t->chain.unit_count - 1, &first, &count);
+        *(char *)home_bring(part, 1, HOME_CHANGE, t->world->compute) ^= 1;
+        home_back(part, 1, t->world->compute);
     }
 }
 

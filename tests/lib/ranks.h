@@ -15,6 +15,8 @@ struct ranks_options {
     int stop_rank;
     int poison_step, poison_rank;            /* this rank's weights become NaN after that step
                                               * (0: never) */
+    int flip_step, flip_rank;                /* a bit of the first weight that it keeps of the last unit
+                                              * changes after that step (0: never) */
     bool evaluate;                           /* after each step, on data.val */
     void (*on_step)(int rank, int64_t step); /* called after a step; may be null */
     /* Each rank as an observer: every moment but words and events, and its votes while `step` is
@@ -49,7 +51,7 @@ struct ranks_outcome {
     } tensors[64];
     double val_loss;     /* from the last evaluation, on rank 0 */
     int64_t collectives; /* collectives of all kinds that rank 0 started after the first step */
-    int64_t collectives_of[DT_COLL_COUNT];
+    int64_t collectives_of[DT_COLL_COUNT], bytes_of[DT_COLL_COUNT];
     char trace[4096];                 /* "G1 F1 ..." */
     size_t bytes[PLAN_PURPOSE_COUNT]; /* planned by rank 0 */
 };

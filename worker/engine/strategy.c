@@ -114,6 +114,18 @@ const struct strategy_row *strategy_find(const char *name, int size, struct dt_e
     return row;
 }
 
+const struct strategy_row *strategy_at(int i)
+{
+    return i >= 0 && i < ROW_COUNT ? &rows[i] : NULL;
+}
+
+bool strategy_same(const struct strategy_row *a, const struct strategy_row *b)
+{
+    return a->weights == b->weights && a->grads == b->grads && a->optimizer == b->optimizer && a->group == b->group &&
+           a->reduce == b->reduce && a->keep_after_forward == b->keep_after_forward &&
+           memcmp(&a->rests, &b->rests, sizeof a->rests) == 0;
+}
+
 void strategy_list(struct dt_text *out)
 {
     for (int i = 0; i < ROW_COUNT; i++) {

@@ -162,6 +162,10 @@ struct strategy {
 /* Finds a row by name or alias for a world of `size` ranks ("auto": ddp, or single_device when
  * alone). DT_INVALID with the nearest name, or saying that it is not there yet. */
 const struct strategy_row *strategy_find(const char *name, int size, struct dt_error *err);
+/* Row number i; null behind the last one. */
+const struct strategy_row *strategy_at(int i);
+/* Do two rows differ in their names alone? */
+bool strategy_same(const struct strategy_row *a, const struct strategy_row *b);
 /* Table of all rows and aliases, as people read it. */
 void strategy_list(struct dt_text *out);
 /* Ranks in a shard group for this job: size, or the columns of fsdp.device_mesh (default: ranks

@@ -26,6 +26,7 @@ struct trainer_run {
     int64_t step, epoch, position, tokens, total_steps;
     int64_t blank_steps; /* of the steps: without any target, so they changed nothing */
     bool blank_rank_said;
+    int64_t replicas_step; /* the last one at which replicas were compared in this round */
     /* The learning rate as it would be now if nothing had changed when the run went on. */
     double rate_before;
     struct horizon horizon;
@@ -275,6 +276,8 @@ int trainer_look(struct trainer *t, const char *what, double begin_s, struct dt_
 /* With no step in. Mean loss per target over data.val, every sample once; NaN where there is no
  * target. A vote to stop ends it early: trainer_stops, and the loss is NaN. */
 int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct dt_error *err);
+/* With no step in: sums integers over all ranks, `what` for. */
+int trainer_sum_counts(struct trainer *t, int64_t *counts, int64_t count, const char *what, struct dt_error *err);
 /* The host waits until both streams have run dry: weights that travel after an update have
  * arrived. */
 int trainer_settle(struct trainer *t, const char *what, struct dt_error *err);

@@ -117,7 +117,7 @@ static int check_samples(const struct trainer *t, struct dt_error *err)
     if (job->training.partial_accumulation == PARTIAL_DROP) {
         need *= t->micro_steps;
     }
-    if (t->feeds.train.sample_count >= need) {
+    if (t->feeds.train.sample_count >= need || job->elsewhere) {
         return 0;
     }
     char tokens[48] = "";

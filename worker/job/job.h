@@ -38,6 +38,7 @@ struct job {
     const char *output_dir; /* runs/NAME by default */
     bool fresh;             /* --fresh: begin anew in a new folder */
     bool evaluates;         /* --evaluate: nothing is trained, so data.train is not read */
+    bool elsewhere;         /* only planned, for hosts whose data are not these: few samples are no error */
     struct job_model {
         /* "gpt2"; from the folder's config.json when `load` is given */
         const char *name;
@@ -83,6 +84,7 @@ struct job {
         double max_grad_norm; /* 0: no clipping */
         int64_t seed;
         int64_t eval_every_n_steps, eval_batches; /* 0: never; 0: all */
+        int64_t check_replicas_every_n_steps;     /* 0: never */
         enum loss_normalization loss_normalization;
         bool deterministic;
         const char *attention;   /* "auto", "fast", "ordered", "own": on a GPU */

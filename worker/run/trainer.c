@@ -258,11 +258,17 @@ static bool save_falls_on(const struct trainer *t, int64_t step)
     return t->files && due(step, t->job->checkpointing.save_every_n_steps);
 }
 
+static bool comparison_falls_on(const struct trainer *t, int64_t step)
+{
+    return due(step, t->job->training.check_replicas_every_n_steps);
+}
+
 /* What comes after the last step that was begun needs its state: the next one may not begin yet. */
 static bool needs_state(const struct trainer *t)
 {
     return eval_falls_on(t, t->stepper.begun) || samples_fall_on(t, t->stepper.begun) ||
-           save_falls_on(t, t->stepper.begun) || (t->run.votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0;
+           save_falls_on(t, t->stepper.begun) || comparison_falls_on(t, t->stepper.begun) ||
+           (t->run.votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0;
 }
 
 enum { SPANS_MOST = 1 << 16 };
@@ -290,6 +296,10 @@ static int open_timeline(struct trainer *t, struct dt_error *err)
 static int act_between_steps(struct trainer *t, struct dt_error *err)
 {
     unsigned votes = t->stepper.begun == t->run.step ? t->run.votes : 0;
+    bool compares = comparison_falls_on(t, t->run.step);
+    if (compares && trainer_check_replicas(t, err) != 0) { /* before a save */
+        return -1;
+    }
     bool evaluates = t->run.eval_due = eval_falls_on(t, t->run.step) || (t->feeds.has_val && (votes & VOTE_EVALUATE));
     if (evaluate(t, err) != 0) {
         return -1;
@@ -304,7 +314,7 @@ static int act_between_steps(struct trainer *t, struct dt_error *err)
         return -1;
     }
     t->run.votes &= ~(votes & (VOTE_SAVE | VOTE_EVALUATE));
-    if (evaluates || samples || saves) {
+    if (compares || evaluates || samples || saves) {
         pace_skip(&t->stepper.pace, dt_now_s(), dt_stream_waited_s(t->world->compute));
     }
     return 0;

@@ -1,0 +1,238 @@
+#include "cmd/train/estimate.h"
+
+#include "base/text.h"
+#include "worker/engine/simulation.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOCAL_DEFAULT = 8, LINES_MOST = 32 };
+
+/* One strategy on these GPUs. */
+struct line {
+    const char *name;
+    const struct strategy_row *row;
+    struct simulation of;
+    double device_bytes, tokens_per_s, mfu;
+    char level[16];
+    int64_t messages;
+    bool fits;
+};
+
+struct estimate {
+    const struct train_estimate *options;
+    struct dt_gpu_sheet gpu;
+    const struct job *job;
+    int local_size, count;
+    struct line lines[LINES_MOST];
+    int64_t samples, needed;   /* that data.train has, and that a step takes */
+    struct dt_error too_large; /* of the strategy that takes least, if none fits */
+    double least_bytes;
+};
+
+int train_estimate_local(const struct train_estimate *o)
+{
+    int local = o->gpus_per_node > 0 ? o->gpus_per_node : LOCAL_DEFAULT;
+    return local < o->gpus ? local : o->gpus;
+}
+
+/* Adds a line. -1: this strategy cannot run the job so, as err says. */
+static int add_line(struct estimate *e, const char *name, struct dt_error *err)
+{
+    struct job job = *e->job;
+    struct trainer t;
+    struct line x = {.row = strategy_find(name, e->options->gpus, err), .fits = true};
+    job.training.strategy = (char *)(uintptr_t)name;
+    job.elsewhere = true;
+    if (x.row == NULL ||
+        trainer_prepare(&t, &job, 0, e->options->gpus, e->local_size, DT_F32, e->gpu.memory_bytes, err) != 0) {
+        return -1;
+    }
+    struct dt_error why;
+    x.name = x.row->name;
+    x.device_bytes = trainer_device_bytes(&t);
+    (void)trainer_level_name(&t, x.level);
+    if (trainer_check_total(&t, e->gpu.memory_bytes, e->local_size, &why) != 0) {
+        x.fits = false;
+        if (e->least_bytes <= 0 || x.device_bytes < e->least_bytes) {
+            e->least_bytes = x.device_bytes;
+            e->too_large = why;
+        }
+    }
+    e->samples = t.feeds.train.sample_count;
+    e->needed = job.training.batch_size_per_gpu * e->options->gpus;
+    double positions = (double)(job.training.batch_size_per_gpu * t.micro_steps * t.feeds.train.sequence_length);
+    double flops = positions * job.model.ops->flops(&t.chain);
+    double peak = t.strategy.precision.compute == DT_F32 ? e->gpu.fp32_flops : e->gpu.bf16_flops;
+    if (trainer_simulate(&t, &e->gpu, e->local_size, &x.of, err) != 0) {
+        return -1;
+    }
+    for (int k = 0; k < DT_COLL_COUNT; k++) {
+        x.messages += x.of.messages[k];
+    }
+    x.tokens_per_s = positions * e->options->gpus / x.of.step_s;
+    x.mfu = flops / x.of.step_s / peak;
+    e->lines[e->count++] = x;
+    return 0;
+}
+
+/* Does an earlier line do the same under another name? */
+static bool done_before(const struct estimate *e, const struct strategy_row *row)
+{
+    for (int i = 0; i < e->count; i++) {
+        if (strategy_same(e->lines[i].row, row)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Every strategy, or of one rank the first, as all are the same there; those that these ranks or this job
+ * cannot have are left out. */
+static int add_all(struct estimate *e, struct dt_error *err)
+{
+    const struct strategy_row *row;
+    for (int i = 0; (row = strategy_at(i)) != NULL && e->count < (e->options->gpus > 1 ? LINES_MOST : 1); i++) {
+        if (!done_before(e, row) && add_line(e, row->name, err) != 0 && err->status != DT_INVALID) {
+            return -1;
+        }
+    }
+    return e->count > 0 ? 0 : -1;
+}
+
+static int add_named(struct estimate *e, const char *names, struct dt_error *err)
+{
+    for (const char *at = names; *at != 0 && e->count < LINES_MOST; at += strspn(at, ",")) {
+        char name[64];
+        (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(at, ","), at);
+        if (add_line(e, name, err) != 0) {
+            return -1;
+        }
+        at += strcspn(at, ",");
+    }
+    return 0;
+}
+
+/* Of the lines that fit and are at most 1 % slower than the fastest of them, the one that takes the least
+ * memory; null: none fits. */
+static const struct line *best_of(const struct estimate *e)
+{
+    const struct line *best = NULL;
+    double fastest = 0;
+    for (int i = 0; i < e->count; i++) {
+        fastest = e->lines[i].fits ? fmax(fastest, e->lines[i].tokens_per_s) : fastest;
+    }
+    for (int i = 0; i < e->count; i++) {
+        const struct line *x = &e->lines[i];
+        bool fast = x->fits && x->tokens_per_s >= 0.99 * fastest;
+        best = fast && (best == NULL || x->device_bytes < best->device_bytes) ? x : best;
+    }
+    return best;
+}
+
+/* ---- words ---- */
+
+static void print_json(const struct estimate *e)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    const struct line *best = best_of(e);
+    dt_text_printf(&text,
+                   "{\"gpu\": \"%s\", \"gpus\": %d, \"gpus_per_node\": %d, \"memory\": %.0f, \"best\": ", e->gpu.name,
+                   e->options->gpus, e->local_size, e->gpu.memory_bytes);
+    dt_text_printf(&text, best != NULL ? "\"%s\"" : "null", best != NULL ? best->name : "");
+    dt_text_puts(&text, ", \"strategies\": [");
+    for (int i = 0; i < e->count; i++) {
+        const struct line *x = &e->lines[i];
+        dt_text_printf(&text,
+                       "%s{\"strategy\": \"%s\", \"activation_checkpointing\": \"%s\", \"bytes\": %.0f, \"fits\": %s, "
+                       "\"step_s\": %.6g, \"kernels_s\": %.6g, \"tokens_per_s\": %.6g, \"mfu\": %.4g, "
+                       "\"sent_bytes\": %.0f, \"sent_to_other_hosts_bytes\": %.0f, \"messages\": {",
+                       i > 0 ? ", " : "", x->name, x->level, x->device_bytes, x->fits ? "true" : "false", x->of.step_s,
+                       x->of.kernels_s, x->tokens_per_s, x->mfu, x->of.sent_bytes, x->of.across_bytes);
+        for (int k = 0, some = 0; k < DT_COLL_COUNT; k++) {
+            if (x->of.messages[k] > 0) {
+                dt_text_printf(&text, "%s\"%s\": {\"count\": %lld, \"bytes\": %lld}", some++ > 0 ? ", " : "",
+                               dt_coll_name((enum dt_coll)k), (long long)x->of.messages[k], (long long)x->of.bytes[k]);
+            }
+        }
+        dt_text_puts(&text, "}}");
+    }
+    dt_text_puts(&text, "]}\n");
+    fputs(dt_text_str(&text), stdout);
+    dt_text_clear(&text);
+}
+
+/* At most 80 columns. */
+static void print_table(const struct estimate *e)
+{
+    char memory[32], link[32], network[32];
+    (void)printf("%d x %s, %d on a host: %s of memory, %s/s between them\nand %s/s to other hosts for each GPU\n\n",
+                 e->options->gpus, e->gpu.name, e->local_size,
+                 dt_text_bytes(e->gpu.memory_bytes, memory, sizeof memory),
+                 dt_text_bytes(e->gpu.link_bytes_per_s, link, sizeof link),
+                 dt_text_bytes(e->gpu.network_bytes_per_s, network, sizeof network));
+    (void)printf("%-18s %-5s %8s %9s%9s %5s %7s %8s %s\n", "strategy", "level", "a GPU", "sends", "to hosts", "times",
+                 "ms", "tokens/s", "MFU");
+    for (int i = 0; i < e->count; i++) {
+        const struct line *x = &e->lines[i];
+        (void)printf("%-18s %-5s %8s%c%9s%9s %5lld %7.5g %8.3g %.2f\n", x->name, x->level,
+                     dt_text_bytes(x->device_bytes, memory, sizeof memory), x->fits ? ' ' : '*',
+                     dt_text_bytes(x->of.sent_bytes, link, sizeof link),
+                     dt_text_bytes(x->of.across_bytes, network, sizeof network), (long long)x->messages,
+                     x->of.step_s * 1e3, x->tokens_per_s, x->mfu);
+    }
+}
+
+static void print_advice(const struct estimate *e)
+{
+    const struct line *best = best_of(e);
+    bool all_fit = true;
+    for (int i = 0; i < e->count; i++) {
+        all_fit = all_fit && e->lines[i].fits;
+    }
+    (void)fputs(all_fit ? "" : "* does not fit\n", stdout);
+    if (e->samples < e->needed) {
+        (void)printf("data.train has %lld samples here; a micro-step of all GPUs takes %lld\n", (long long)e->samples,
+                     (long long)e->needed);
+    }
+    if (best == NULL || e->count == 1) {
+        return;
+    }
+    (void)printf("\ntake %s: no other that fits is faster by more than 1 %%, and none\nas fast takes less memory\n",
+                 best->name);
+}
+
+int train_estimate(const struct train_estimate *o, const struct job *job, bool json, struct dt_error *err)
+{
+    struct estimate e = {.options = o, .job = job, .local_size = train_estimate_local(o)};
+    struct dt_text known;
+    dt_text_init(&known);
+    if (!dt_gpu_sheet(o->gpu != NULL ? o->gpu : "H100", &e.gpu, &known)) {
+        (void)dt_fail(err, DT_INVALID, "--gpu %s: there are %s", o->gpu, dt_text_str(&known));
+        dt_text_clear(&known);
+        return -1;
+    }
+    dt_text_clear(&known);
+    if (o->gpus % e.local_size != 0) {
+        return dt_fail(err, DT_INVALID, "--gpus %d: not a multiple of --gpus_per_node %d; nearest is %d", o->gpus,
+                       e.local_size, (o->gpus + e.local_size / 2) / e.local_size * e.local_size);
+    }
+    const char *names = o->strategies != NULL ? o->strategies : job->training.strategy;
+    if ((strcmp(names, "all") == 0 ? add_all(&e, err) : add_named(&e, names, err)) != 0) {
+        return -1;
+    }
+    if (json) {
+        print_json(&e);
+    } else {
+        print_table(&e);
+        print_advice(&e);
+    }
+    if (best_of(&e) == NULL) {
+        *err = e.too_large;
+        return -1;
+    }
+    return 0;
+}

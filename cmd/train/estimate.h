@@ -1,0 +1,20 @@
+/* train --plan --gpus N: what a job would take on GPUs that are elsewhere. */
+#ifndef DT_CMD_TRAIN_ESTIMATE_H
+#define DT_CMD_TRAIN_ESTIMATE_H
+
+#include "base/error.h"
+#include "worker/job/job.h"
+
+struct train_estimate { /* the options; 0, null: not given */
+    int gpus, gpus_per_node;
+    const char *gpu;        /* name of a data sheet */
+    const char *strategies; /* "all", or names between commas; null: the job's own */
+};
+
+/* Ranks on a host: gpus_per_node, or 8, or all if they are fewer. */
+int train_estimate_local(const struct train_estimate *o);
+/* Prints bytes of a GPU, messages, bytes sent, time and rate of each strategy, and which to take; json: as
+ * one object. DT_INVALID: an unknown GPU or strategy; DT_NO_MEMORY: no strategy fits, with what to change. */
+int train_estimate(const struct train_estimate *o, const struct job *job, bool json, struct dt_error *err);
+
+#endif

@@ -1,0 +1,79 @@
+# covers: cmd/train/estimate.c worker/engine/simulation.c
+"""`train --plan --gpus N`: a line per strategy for GPUs that are elsewhere, as a table of 80 columns and as JSON."""
+
+import json
+import subprocess
+
+import pytest
+import support
+import training
+
+STRATEGIES = ["ddp", "zero1", "zero2", "zero3", "shard_grad_op", "hybrid_shard", "hybrid_shard_zero2"]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    return training.make_job(tmp_path_factory.mktemp("estimate"), steps=40)
+
+
+def train(*options):
+    return subprocess.run([support.program("train"), "--plan", *map(str, options)], env=support.clean_env(), capture_output=True, text=True,
+                          timeout=support.DEADLINE_S)
+
+
+def test_every_strategy_on_many_gpus(job):
+    p = train(job, "--gpus", 4096, "--gpu", "h100", "--strategy", "all")
+    assert p.returncode == 0, p.stderr
+    lines = p.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [x.split()[0] for x in lines if x.split() and x.split()[0] in STRATEGIES] == STRATEGIES
+    assert any(x.startswith("take ") for x in lines)
+    assert "a micro-step of all GPUs takes" in p.stdout  # of the test's small data
+
+
+def test_json_and_the_job_s_own_strategy(job):
+    p = train("--json", job, "--gpus", 16, "--gpus_per_node", 4, "--gpu", "A100 40GB", "--mode", "zero3")
+    assert p.returncode == 0, p.stderr
+    d = json.loads(p.stdout)
+    assert (d["gpu"], d["gpus"], d["gpus_per_node"], d["best"]) == ("A100 40GB", 16, 4, "zero3")
+    (x,) = d["strategies"]
+    assert x["strategy"] == "zero3" and x["fits"] and 0 < x["kernels_s"] and 0 < x["step_s"]
+    gathered, reduced = x["messages"]["all_gather"], x["messages"]["reduce_scatter"]
+    assert gathered["count"] > reduced["count"] > 0
+    sums = x["messages"]["all_reduce"]  # the step's numbers
+    assert sums["count"] == 1
+    sent = 15 / 16 * (gathered["bytes"] + reduced["bytes"] + 2 * sums["bytes"])
+    assert abs(x["sent_bytes"] - sent) < 2
+    assert abs(x["sent_to_other_hosts_bytes"] - sent * 4 / 16) < 2
+
+
+def test_the_plan_of_bytes_is_that_of_a_run(job):
+    """Beside what levels of activation_checkpointing do, which a GPU's memory decides."""
+    on = ["--set", "activation_checkpointing.enabled=true", "--set", "activation_checkpointing.level=block"]
+    here = json.loads(train("--json", job, "--nproc", 4, "--mode", "zero1", *on).stdout)
+    there = json.loads(train("--json", job, "--gpus", 4, "--mode", "zero1", *on).stdout)["strategies"][0]
+    assert there["activation_checkpointing"] == here["activation_checkpointing"] == "block"
+    bytes_of = sum(v for k, v in here["bytes"].items() if k != "staging")
+    assert abs(there["bytes"] - bytes_of) < 65536 + 0.01 * bytes_of  # gaps between the plan's pieces
+
+
+def test_a_model_that_no_strategy_can_hold(job):
+    big = [x for o in ("model.n_layer=96", "model.n_embd=16384", "model.n_head=128") for x in ("--set", o)]
+    p = train(job, "--gpus", 8, "--gpu", "rtx 3090", "--strategy", "ddp,zero3", *big)
+    assert p.returncode == 2
+    assert "* does not fit" in p.stdout and "take " not in p.stdout
+    assert "needs" in p.stderr and len(p.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("options,words", [
+    (["--gpus", 8, "--gpu", "h1000"], "--gpu h1000: there are "),
+    (["--gpus", 12], "--gpus 12: not a multiple of --gpus_per_node 8; nearest is 16"),
+    (["--gpus", 0], "--gpus: 0: must be a whole number"),
+    (["--gpus", 8, "--strategy", "zerro2"], "did you mean zero2?"),
+    (["--gpus", 8, "--nproc", 4], "--gpus: only with --plan, and without --nproc"),
+    (["--gpu", "h100"], "only with --plan --gpus N"),
+])
+def test_wrong_options(job, options, words):
+    p = train(job, *options)
+    assert p.returncode == 2 and words in p.stderr, p.stderr
+    assert len(p.stderr.splitlines()) == 1
