@@ -1,6 +1,31 @@
 /* The job's three choices (struct job_precision), made into a type for each kind of memory. */
 #include "worker/engine/precision.h"
 
+#include "worker/engine/world.h"
+
+#include <string.h>
+
+int precision_device(const struct job *job, const char **device, struct dt_error *err)
+{
+    const struct job_precision *p = &job->precision;
+    bool gpu = strcmp(world_device_name(job->training.device), "cuda") == 0;
+    *device = job->training.device;
+    if (p->compute == DT_F64) {
+        if (strcmp(job->training.device, "cuda") == 0 || strcmp(job->training.device, "gpu") == 0) {
+            return dt_fail(err, DT_INVALID,
+                           "training.precision: 64-true is computed on a CPU alone; write 32-true, or training.device "
+                           "\"cpu\"");
+        }
+        *device = "twin64";
+    } else if (gpu && (p->compute == DT_F16 || p->masters != DT_F32)) {
+        return dt_fail(err, DT_INVALID,
+                       "training.precision: %s is computed on a CPU alone so far; on a GPU write bf16-mixed or 32-true, "
+                       "or training.device \"cpu\"",
+                       job->training.precision);
+    }
+    return 0;
+}
+
 int precision_of(const struct job *job, enum dt_dtype device, struct precision *out, struct dt_error *err)
 {
     const struct job_precision *wanted = &job->precision;
@@ -12,7 +37,7 @@ int precision_of(const struct job *job, enum dt_dtype device, struct precision *
     }
     if (device == DT_F32 && wanted->compute == DT_F64) {
         return dt_fail(err, DT_INVALID,
-                       "training.precision: 64-true is computed by the device twin64 alone, which tests open; write 32-true");
+                       "training.precision: 64-true is computed by the device twin64; write 32-true");
     }
     struct precision p = {.compute = device == DT_F32 ? wanted->compute : device};
     p.masters = device == DT_F32 ? wanted->masters : device;

@@ -22,6 +22,10 @@ struct precision {
  * that rest whole between micro-steps; sliced ones are written as `wire` (strategy_init).
  * DT_INVALID: the device cannot have the job's precision. */
 int precision_of(const struct job *job, enum dt_dtype device, struct precision *out, struct dt_error *err);
+/* The device that the job asks for, as struct world_options takes it: that of training.device, and for
+ * 64-true the one that computes in fp64. DT_INVALID: the device that would be opened does not compute in the
+ * job's precision. */
+int precision_device(const struct job *job, const char **device, struct dt_error *err);
 /* Do weights have masters of another type? */
 bool precision_mixed(const struct precision *p);
 /* "bf16-mixed", "16-true", ...: as training.precision says it. */

@@ -334,7 +334,7 @@ static void test_cases(void **unused)
     }
     for (size_t c = 0; c < kernel_case_count; c++) {
         for (int i = 0; i < CASE_SHAPES && kernel_cases[c].shapes[i][0] != 0; i++) {
-            for (size_t m = 0; m < CASE_MODES; m++) {
+            for (size_t m = 0; m < CASE_GPU_MODES; m++) {
                 check_shape(gpus, &kernel_cases[c], kernel_cases[c].shapes[i], &case_modes[m], 1, ORDERS);
             }
         }
@@ -358,7 +358,7 @@ static void test_more_shapes(void **unused)
                 continue;
             }
 #endif
-            for (size_t m = 0; m < CASE_MODES; m++) {
+            for (size_t m = 0; m < CASE_GPU_MODES; m++) {
                 check_shape(gpus, case_named(more[c].name), more[c].shapes[i], &case_modes[m], more[c].slack, 2);
             }
         }
@@ -370,7 +370,7 @@ static void test_more_shapes(void **unused)
 
 static void check_bits(struct gpu *g, const struct kernel_case *c, const int64_t *n, const struct dt_kernels *k)
 {
-    for (size_t m = 0; m < CASE_MODES; m++) {
+    for (size_t m = 0; m < CASE_GPU_MODES; m++) {
         void *kept[CASE_BUFFERS];
         case_seed(17);
         c->make(n);

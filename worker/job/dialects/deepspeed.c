@@ -262,7 +262,7 @@ static const struct dialect_rule rules[] = {
     REFUSE("bf16.immediate_grad_update", LATER),
     WORDS("bf16.check_grad_overflow", NULL,
           "true=|false=!a gradient that is not finite ends the run here, which is safer; remove it"),
-    REFUSE("bf16.bf16_master_weights_and_grads", "not there yet; remove it, masters are fp32"),
+    REFUSE("bf16.bf16_master_weights_and_grads", "here training.precision \"bf16-true\" has no masters; write that, or remove it"),
     REFUSE("bf16.bf16_optimizer_states",
            "DeepSpeed's name; here it is training.optimizer_state_dtype \"bf16\", beside fp32 masters"),
     WORDS("bfloat16.enabled", "training.precision", "true=bf16-mixed|false="),
