@@ -134,6 +134,8 @@ struct job {
                                      * job_compare.c; or null */
         const char *checkpoint_dir; /* output_dir/checkpoints by default */
         double save_timeout_s;
+        bool beside; /* training goes on while a checkpoint is written */
+        bool skips;  /* a save that falls due meanwhile is left out; or waits */
     } checkpointing;
     struct job_logging {
         int64_t log_every_n_steps;

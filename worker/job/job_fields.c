@@ -363,6 +363,12 @@ static const struct dt_field checkpointing_fields[] = {
     {"accept", "null", "keys that may differ from those of the checkpoint; its optimizer's state and counters are kept",
      AT(accept), &names_or_null},
     {"checkpoint_dir", "null", "output_dir/checkpoints when null", AT(checkpoint_dir), &string_or_null},
+    {"asynchronous", "false",
+     "training stands still only while what is saved is copied to host memory, and goes on while it is written",
+     AT(beside), &boolean},
+    {"skip_when_saving", "false",
+     "asynchronous: a save that falls due while one is being written is left out; false: it waits", AT(skips),
+     &boolean},
     {"save_timeout", "600", "seconds a save may take; 0: any", AT(save_timeout_s), &seconds},
     {0},
 };
