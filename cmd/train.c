@@ -500,7 +500,8 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
     struct world_options wishes = {.device = job->training.device, .share_gpu = job->training.share_gpu};
     int here = getenv("LOCAL_WORLD_SIZE") != NULL ? local : 0; /* who looks at a plan by hand may
                                                                 * do so elsewhere */
-    if (precision_device(job, &wishes.device, err) != 0 || world_check_device(&wishes, print ? here : 0, &device, err) != 0) {
+    if (precision_device(job, &wishes.device, err) != 0 ||
+        world_check_device(&wishes, print ? here : 0, &device, err) != 0) {
         return -1;
     }
     dt_text_init(&text);

@@ -546,7 +546,7 @@ struct dt_update_args {
     int64_t step;
     double lr, grad_scale;
     struct dt_update_numbers numbers;
-    uint64_t seed;            /* where state_type is BF16 */
+    uint64_t seed; /* where state_type is BF16 */
     /* of w: F32, F64; or BF16, F16, which have no masters: w is rounded to the nearest even, so an update
      * below half of its last place is lost. The others count unless type is F64. */
     enum dt_dtype type;

@@ -32,9 +32,11 @@ double case_uniform(void)
 
 struct case_buffer case_buf[CASE_BUFFERS];
 struct case_side case_side;
-const struct case_mode case_modes[CASE_MODES] = {
-    {"F32", DT_F32, DT_F32}, {"BF16", DT_BF16, DT_BF16}, {"BF16, sums F32", DT_BF16, DT_F32},
-    {"F16", DT_F16, DT_F16}, {"F16, sums F32", DT_F16, DT_F32}};
+const struct case_mode case_modes[CASE_MODES] = {{"F32", DT_F32, DT_F32},
+                                                 {"BF16", DT_BF16, DT_BF16},
+                                                 {"BF16, sums F32", DT_BF16, DT_F32},
+                                                 {"F16", DT_F16, DT_F16},
+                                                 {"F16, sums F32", DT_F16, DT_F32}};
 
 /* Of copies of masters. */
 static enum dt_dtype case_low(enum dt_dtype type)
@@ -579,7 +581,7 @@ static void case_make_many(const int64_t *n)
     make_of(STAT, 0, n[0], 1, 0); /* w */
     make_moments(n[0], n[3] != 0);
     make_of(GRAD, 3, n[0], 1, 0); /* grad */
-    make_of(LOW, 6, n[0], 1, 0); /* w in BF16 */
+    make_of(LOW, 6, n[0], 1, 0);  /* w in BF16 */
 }
 
 /* Lion takes the sign of a sum, which rounding must not turn: its state, of both signs, is larger than

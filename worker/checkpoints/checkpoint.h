@@ -13,6 +13,7 @@
 #include "worker/data/data.h"
 #include "worker/model/block.h"
 #include "worker/engine/horizon.h"
+#include "worker/engine/scaler.h"
 
 #include <stdbool.h>
 #include <stdint.h>

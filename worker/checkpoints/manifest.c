@@ -296,7 +296,8 @@ static int read_scaler(struct scaler_state *x, const cJSON *root, struct dt_erro
     }
     if (read_whole(item, "seen", 9e15, &x->seen, err) != 0 || read_whole(item, "last", 9e15, &x->last, err) != 0 ||
         read_whole(item, "hysteresis", 9e15, &x->hysteresis, err) != 0 ||
-        read_whole(item, "good", 9e15, &x->good, err) != 0 || read_whole(item, "skipped", 9e15, &x->skipped, err) != 0 ||
+        read_whole(item, "good", 9e15, &x->good, err) != 0 ||
+        read_whole(item, "skipped", 9e15, &x->skipped, err) != 0 ||
         read_whole(item, "skipped_samples", 9e15, &x->skipped_samples, err) != 0) {
         return dt_wrap(err, "loss_scale");
     }

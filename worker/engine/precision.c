@@ -1,6 +1,7 @@
 /* The job's three choices (struct job_precision), made into a type for each kind of memory. */
 #include "worker/engine/precision.h"
 
+#include "worker/engine/scaler.h"
 #include "worker/engine/world.h"
 
 #include <string.h>
@@ -18,10 +19,11 @@ int precision_device(const struct job *job, const char **device, struct dt_error
         }
         *device = "twin64";
     } else if (gpu && (p->compute == DT_F16 || p->masters != DT_F32)) {
-        return dt_fail(err, DT_INVALID,
-                       "training.precision: %s is computed on a CPU alone so far; on a GPU write bf16-mixed or 32-true, "
-                       "or training.device \"cpu\"",
-                       job->training.precision);
+        return dt_fail(
+            err, DT_INVALID,
+            "training.precision: %s is computed on a CPU alone so far; on a GPU write bf16-mixed or 32-true, "
+            "or training.device \"cpu\"",
+            job->training.precision);
     }
     return 0;
 }
@@ -36,8 +38,7 @@ int precision_of(const struct job *job, enum dt_dtype device, struct precision *
                        "write fp32");
     }
     if (device == DT_F32 && wanted->compute == DT_F64) {
-        return dt_fail(err, DT_INVALID,
-                       "training.precision: 64-true is computed by the device twin64; write 32-true");
+        return dt_fail(err, DT_INVALID, "training.precision: 64-true is computed by the device twin64; write 32-true");
     }
     struct precision p = {.compute = device == DT_F32 ? wanted->compute : device};
     p.masters = device == DT_F32 ? wanted->masters : device;

@@ -8,13 +8,13 @@
 #include "worker/job/job.h"
 
 struct precision {
-    enum dt_dtype compute; /* weights as blocks use them, activations, and gradients between blocks */
-    enum dt_dtype grads;   /* gradients of weights, as backward writes them */
-    enum dt_dtype wire;    /* gradients of weights, while they are summed over ranks */
-    enum dt_dtype sums;    /* gradients of weights, summed over ranks and micro-steps, for the optimizer */
-    enum dt_dtype masters; /* weights as the optimizer updates them and checkpoints hold them */
-    enum dt_dtype states;  /* the optimizer's state */
-    enum dt_dtype buffers; /* buffers of blocks, which every rank has whole */
+    enum dt_dtype compute;           /* weights as blocks use them, activations, and gradients between blocks */
+    enum dt_dtype grads;             /* gradients of weights, as backward writes them */
+    enum dt_dtype wire;              /* gradients of weights, while they are summed over ranks */
+    enum dt_dtype sums;              /* gradients of weights, summed over ranks and micro-steps, for the optimizer */
+    enum dt_dtype masters;           /* weights as the optimizer updates them and checkpoints hold them */
+    enum dt_dtype states;            /* the optimizer's state */
+    enum dt_dtype buffers;           /* buffers of blocks, which every rank has whole */
     const struct scaler_row *scaler; /* of the loss scale: for F16; otherwise null */
 };
 

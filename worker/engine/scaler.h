@@ -13,29 +13,19 @@
 #ifndef DT_WORKER_ENGINE_SCALER_H
 #define DT_WORKER_ENGINE_SCALER_H
 
+#include "worker/job/job.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
-/* the section loss_scaling of the job */
-struct scaler_settings {
-    const char *algorithm;  /* "torch", "deepspeed" */
-    double loss_scale;      /* above 0: it never changes */
-    int64_t initial_scale_power;
-    int64_t loss_scale_window, hysteresis; /* of deepspeed */
-    bool consecutive_hysteresis;
-    double min_loss_scale;  /* below 0: the rule's own */
-    double growth_factor, backoff_factor; /* of torch */
-    int64_t growth_interval;
-};
-
 /* What a checkpoint keeps. */
 struct scaler_state {
-    double scale;       /* 0: there is none */
-    int64_t seen;       /* steps that were judged */
-    int64_t last;       /* deepspeed: number of the last overflow; -1: none */
-    int64_t hysteresis; /* deepspeed: overflows that are left before the scale falls, and 1 */
-    int64_t good;       /* torch: good steps in a row */
-    int64_t skipped;    /* steps that changed nothing */
+    double scale;            /* 0: there is none */
+    int64_t seen;            /* steps that were judged */
+    int64_t last;            /* deepspeed: number of the last overflow; -1: none */
+    int64_t hysteresis;      /* deepspeed: overflows that are left before the scale falls, and 1 */
+    int64_t good;            /* torch: good steps in a row */
+    int64_t skipped;         /* steps that changed nothing */
     int64_t skipped_samples; /* horizon.samples of these: the schedule stood still */
 };
 

@@ -22,7 +22,7 @@ struct step_sums_input {
     const double *loss_sum;     /* device memory, until the step has run: one per micro-step */
     const int64_t *valid_count; /* one per micro-step */
     int64_t micro_steps;
-    double max_norm; /* 0: no clipping */
+    double max_norm;   /* 0: no clipping */
     double loss_scale; /* by which gradients are too large; 0: 1 */
     enum loss_normalization normalization;
     const int64_t *riders; /* STEP_SUMS_RIDERS numbers of this rank that all ranks get; on all of them

@@ -15,6 +15,7 @@
 #include "worker/engine/pace.h"
 #include "worker/engine/plan.h"
 #include "worker/engine/report.h"
+#include "worker/engine/scaler.h"
 #include "worker/engine/step_sums.h"
 #include "worker/engine/strategy.h"
 #include "worker/engine/world.h"

@@ -388,8 +388,7 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
     const struct precision *p = &t->strategy.precision;
     char text[32], other[32], what[64];
     dt_text_printf(out, "model      %s, %lld parameters in %d units%s\n", t->chain.spec.name,
-                   (long long)t->chain.parameter_count, t->chain.unit_count,
-                   precision_words(p));
+                   (long long)t->chain.parameter_count, t->chain.unit_count, precision_words(p));
     dt_text_printf(out, "data       %lld samples", (long long)plan_data(t)->sample_count);
     if (job->model.ops->positions != NULL) {
         dt_text_printf(out, " of %lld tokens", (long long)plan_data(t)->sequence_length);

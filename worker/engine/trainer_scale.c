@@ -151,11 +151,12 @@ static int at_least(struct trainer *t, double scale, struct dt_error *err)
     dt_text_init(&names);
     int rc = name_gradients(t, &names, err);
     if (rc == 0) {
-        (void)dt_fail(err, DT_INVALID,
-                      "step %lld: a gradient is not finite, and the loss scale is at its least, %g; lower "
-                      "training.learning_rate, write training.precision \"bf16-mixed\", or look at the data; not finite: "
-                      "%s",
-                      (long long)t->run.step + 1, scale, names.size > 0 ? dt_text_str(&names) : "other ranks' gradients");
+        (void)dt_fail(
+            err, DT_INVALID,
+            "step %lld: a gradient is not finite, and the loss scale is at its least, %g; lower "
+            "training.learning_rate, write training.precision \"bf16-mixed\", or look at the data; not finite: "
+            "%s",
+            (long long)t->run.step + 1, scale, names.size > 0 ? dt_text_str(&names) : "other ranks' gradients");
         (void)dt_blame(err, DT_FAULT_FAILED, t->rank);
     }
     dt_text_clear(&names);
@@ -175,10 +176,11 @@ int trainer_scale_judge(struct trainer *t, const struct trainer_pending *p, bool
         return at_least(t, x->scale, err);
     }
     if (x->skipped == 1) {
-        observers_say(&t->observers,
-                      "train: step %lld: a gradient is beyond fp16 at loss scale %g: the weights stay as they are, in all "
-                      "such steps; the scale is %g now",
-                      (long long)t->run.step + 1, p->loss_scale, x->scale);
+        observers_say(
+            &t->observers,
+            "train: step %lld: a gradient is beyond fp16 at loss scale %g: the weights stay as they are, in all "
+            "such steps; the scale is %g now",
+            (long long)t->run.step + 1, p->loss_scale, x->scale);
     } else {
         observers_note(&t->observers, "train: step %lld: skipped at loss scale %g, now %g", (long long)t->run.step + 1,
                        p->loss_scale, x->scale);

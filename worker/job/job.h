@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "worker/engine/optimizers/optimizers.h"
-#include "worker/engine/scaler.h"
 #include "worker/model/chain.h"
 
 #include <stdbool.h>
@@ -31,6 +30,18 @@ enum partial_accumulation { PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP };
 #define JOB_RECOMPUTE_LEVELS "none|cheap|mlp|block"
 /* activation_checkpointing.level: "auto", the word after them. */
 enum { JOB_RECOMPUTE_AUTO = RECOMPUTE_BLOCK + 1 };
+
+/* the section loss_scaling (worker/engine/scaler.h) */
+struct scaler_settings {
+    const char *algorithm; /* "torch", "deepspeed" */
+    double loss_scale;     /* above 0: it never changes */
+    int64_t initial_scale_power;
+    int64_t loss_scale_window, hysteresis; /* of deepspeed */
+    bool consecutive_hysteresis;
+    double min_loss_scale;                /* below 0: the rule's own */
+    double growth_factor, backoff_factor; /* of torch */
+    int64_t growth_interval;
+};
 
 struct job {
     const char *path;       /* the job file, as given */
@@ -121,7 +132,7 @@ struct job {
         const char *reduce_dtype, *buffer_dtype; /* null: as training.precision; any */
     } mixed;
     struct scaler_settings loss_scaling; /* read if the precision is one of fp16 */
-    struct job_recompute { /* activation_checkpointing */
+    struct job_recompute {               /* activation_checkpointing */
         bool enabled;
         int64_t every_n_layers;
         int level; /* enum recompute, or JOB_RECOMPUTE_AUTO */

@@ -51,8 +51,7 @@ void trainer_take_place(struct trainer *t, const struct checkpoint_state *state,
               : horizon_guess(&was, &last, t->feeds.train.sample_count, t->run.step, t->run.epoch, t->run.position);
     struct schedule before = horizon_schedule(&t->run.horizon, &was);
     trainer_scale_resume(t, &state->scaler);
-    t->run.rate_before =
-        horizon_rate(&t->run.horizon, &before, t->run.horizon.samples - t->run.scaler.skipped_samples);
+    t->run.rate_before = horizon_rate(&t->run.horizon, &before, t->run.horizon.samples - t->run.scaler.skipped_samples);
     for (int i = 0; i < changes->count; i++) {
         if (strcmp(changes->list[i].key, "training.partial_accumulation") == 0) {
             horizon_count_anew(&t->run.horizon, &was, &t->job->training, &last, t->run.epoch, t->run.position);

@@ -174,7 +174,7 @@ INLINE void look_up(const struct activation_table *table, const uint16_t *x, int
         break;                                                                                                         \
     }
 #define DT_FOR_KIND_AND_TYPE(f)                                                                                        \
-    if (DT_IS_HALF(a->type)) {                                                                                          \
+    if (DT_IS_HALF(a->type)) {                                                                                         \
         DT_FOR_KIND(f, DT_HALF)                                                                                        \
     } else {                                                                                                           \
         DT_FOR_KIND(f, DT_F32)                                                                                         \

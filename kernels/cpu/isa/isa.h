@@ -57,7 +57,7 @@ void ISA_BASE(dt_gemm_packed)(const struct dt_gemm *g, const float *packed, int6
     static int run_##kernel(struct dt_stream *s, void *args, struct dt_error *err)                                     \
     {                                                                                                                  \
         struct dt_##kernel##_args *a = args;                                                                           \
-        if (!DT_ISA_TAKES(type_of_args)) {                                                       \
+        if (!DT_ISA_TAKES(type_of_args)) {                                                                             \
             return dt_fail(err, DT_INTERNAL, #kernel ": type %s is not made", dt_dtype_name(type_of_args));            \
         }                                                                                                              \
         return kernel##_now(dt_cpu_pool(s), a, err);                                                                   \

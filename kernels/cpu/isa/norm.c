@@ -279,10 +279,10 @@ static void backward_rows(const struct backward *c, int64_t begin, int64_t end, 
 {
     if (c->centers) {
         DT_IS_HALF(c->type) ? rows_typed(c, begin, end, room, true, DT_HALF)
-                           : rows_typed(c, begin, end, room, true, DT_F32);
+                            : rows_typed(c, begin, end, room, true, DT_F32);
     } else {
         DT_IS_HALF(c->type) ? rows_typed(c, begin, end, room, false, DT_HALF)
-                           : rows_typed(c, begin, end, room, false, DT_F32);
+                            : rows_typed(c, begin, end, room, false, DT_F32);
     }
 }
 
@@ -348,7 +348,7 @@ static void backward_columns_part(void *context, int64_t part)
         int64_t end = min64(c->rows, row + ROW_BLOCK);
         bool first = row == 0 && !c->adds;
         DT_IS_HALF(c->type) ? add_columns(c, row, end, left, right, first, DT_HALF)
-                           : add_columns(c, row, end, left, right, first, DT_F32);
+                            : add_columns(c, row, end, left, right, first, DT_F32);
     }
 }
 

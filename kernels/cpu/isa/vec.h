@@ -290,9 +290,7 @@ INLINE void vec_put(void *x, int64_t i, vec v, int64_t n, enum dt_dtype type)
 /* The value after storing it as `type` and loading it again. */
 INLINE vec vec_rounded(vec v, enum dt_dtype type)
 {
-    return type == DT_BF16  ? (vec)(vec_bf16_bits(v) & 0xffff0000)
-           : type == DT_F16 ? vec_of_f16(vec_to_f16(v))
-                            : v;
+    return type == DT_BF16 ? (vec)(vec_bf16_bits(v) & 0xffff0000) : type == DT_F16 ? vec_of_f16(vec_to_f16(v)) : v;
 }
 
 /* Rounds stochastically to BF16: adds `random` (below 2^16 each) to the bits that are cut off. A

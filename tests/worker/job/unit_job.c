@@ -461,9 +461,10 @@ static void test_precision(void **state)
             "fp32, or remove it\n");
     refused(SECTION("\"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": true}"), NULL,
             "job.json:2:38: fp16.enabled: is true, but bf16.enabled is true (job.json:2:11); say it in one place\n");
-    refused(TRAINING("\"precision\": \"transformer-engine\""), NULL,
-            "job.json:2:28: training.precision: is \"transformer-engine\", which is not there yet; give one of: 32-true, "
-            "32, fp32, bf16-mixed, bf16, bf16-true, 16-mixed, 16, fp16, 16-true, 64-true, 64\n");
+    refused(
+        TRAINING("\"precision\": \"transformer-engine\""), NULL,
+        "job.json:2:28: training.precision: is \"transformer-engine\", which is not there yet; give one of: 32-true, "
+        "32, fp32, bf16-mixed, bf16, bf16-true, 16-mixed, 16, fp16, 16-true, 64-true, 64\n");
     refused(SECTION("\"bf16\": {\"enabled\": true, \"immediate_grad_update\": true}"), NULL,
             "job.json:2:28: bf16.immediate_grad_update: not there yet; remove it\n");
     refused(TRAINING("\"bf16\": true"), NULL,
@@ -490,15 +491,16 @@ static void test_loss_scaling(void **state)
     (void)state;
     scaling_is(SMALL, "torch", 0, 16, 1000, 2, -1);
     scaling_is(TRAINING("\"precision\": \"16-mixed\", \"strategy\": \"zero2\""), "deepspeed", 0, 16, 1000, 2, -1);
-    scaling_is(TRAINING("\"precision\": \"16-mixed\", \"strategy\": \"deepspeed_stage_3\""), "deepspeed", 0, 16, 1000, 2,
+    scaling_is(TRAINING("\"precision\": \"16-mixed\", \"strategy\": \"deepspeed_stage_3\""), "deepspeed", 0, 16, 1000,
+               2, -1);
+    scaling_is(SECTION("\"amp\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 1}"), "torch", 0, 16, 1000, 2,
                -1);
-    scaling_is(SECTION("\"amp\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 1}"), "torch", 0, 16, 1000, 2, -1);
     scaling_is(SECTION("\"fp16\": {\"enabled\": true, \"loss_scale\": 128}"), "deepspeed", 128, 16, 1000, 2, -1);
     scaling_is(SECTION("\"fp16\": {\"enabled\": true, \"initial_scale_power\": 12, \"loss_scale_window\": 50, "
                        "\"hysteresis\": 1, \"min_loss_scale\": 0.5}"),
                "deepspeed", 0, 12, 50, 1, 0.5);
-    scaling_is(SECTION("\"fp16\": {\"enabled\": true}, \"loss_scaling\": {\"algorithm\": \"torch\"}"), "torch", 0, 16, 1000, 2,
-               -1);
+    scaling_is(SECTION("\"fp16\": {\"enabled\": true}, \"loss_scaling\": {\"algorithm\": \"torch\"}"), "torch", 0, 16,
+               1000, 2, -1);
     refused(SECTION("\"fp16\": {\"enabled\": true, \"loss_scale\": -1}"), NULL,
             "job.json:2:42: fp16.loss_scale: is -1; give a number from 0 to 1e+30\n");
     refused(SECTION("\"fp16\": {\"enabled\": true, \"loss_scale\": true}"), NULL,
@@ -937,7 +939,8 @@ int main(void)
         cmocka_unit_test(test_far_out),
         cmocka_unit_test(test_spans),
         cmocka_unit_test(test_strategy),
-        cmocka_unit_test(test_precision), cmocka_unit_test(test_loss_scaling),
+        cmocka_unit_test(test_precision),
+        cmocka_unit_test(test_loss_scaling),
         cmocka_unit_test(test_optimizer),
         cmocka_unit_test(test_compare_optimizers),
         cmocka_unit_test(test_moments),

@@ -35,16 +35,11 @@ const char *dialect_precision(const char *name, enum dt_dtype *compute, enum dt_
     static const struct {
         const char *name, *plain;
         enum dt_dtype compute, masters;
-    } rows[] = {{"32-true", "32-true", DT_F32, DT_F32},
-                {"bf16-mixed", "bf16-mixed", DT_BF16, DT_F32},
-                {"bf16", "bf16-mixed", DT_BF16, DT_F32},
-                {"16-mixed", "16-mixed", DT_F16, DT_F32},
-                {"16", "16-mixed", DT_F16, DT_F32},
-                {"fp16", "16-mixed", DT_F16, DT_F32},
-                {"bf16-true", "bf16-true", DT_BF16, DT_BF16},
-                {"16-true", "16-true", DT_F16, DT_F16},
-                {"64-true", "64-true", DT_F64, DT_F64},
-                {"64", "64-true", DT_F64, DT_F64}};
+    } rows[] = {{"32-true", "32-true", DT_F32, DT_F32},       {"bf16-mixed", "bf16-mixed", DT_BF16, DT_F32},
+                {"bf16", "bf16-mixed", DT_BF16, DT_F32},      {"16-mixed", "16-mixed", DT_F16, DT_F32},
+                {"16", "16-mixed", DT_F16, DT_F32},           {"fp16", "16-mixed", DT_F16, DT_F32},
+                {"bf16-true", "bf16-true", DT_BF16, DT_BF16}, {"16-true", "16-true", DT_F16, DT_F16},
+                {"64-true", "64-true", DT_F64, DT_F64},       {"64", "64-true", DT_F64, DT_F64}};
     size_t at = sizeof rows / sizeof rows[0];
     while (--at > 0 && strcasecmp(rows[at].name, name) != 0) {
     }
