@@ -38,11 +38,13 @@ MAINS := $(wildcard cmd/*.c cmd/*/main.c)
 SOURCES := $(foreach d,$(FOLDERS),$(wildcard $(d)/*.c)) $(filter-out $(MAINS),$(wildcard cmd/*/*.c)) $(if $(NVCC),,$(NO_HEADERS))
 # kernels/cpu/isa/*.c are compiled once per instruction set, with DT_ISA naming it; kernels/cpu chooses at run time.
 ISA_SOURCES := $(wildcard kernels/cpu/isa/*.c)
+# Once more for F16, but for what has no 16-bit type or only BF16.
+F16_SOURCES := $(filter-out %/table.c %/gemm.c %/activation_table.c,$(ISA_SOURCES))
 ISA_plain :=
-ISA_avx2 := -mavx2 -mfma -mprefer-vector-width=256
-ISA_avx512 := -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
+ISA_avx2 := -mavx2 -mfma -mf16c -mprefer-vector-width=256
+ISA_avx512 := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
 CU_SOURCES := $(wildcard kernels/cuda/*.cu)
-OBJECTS := $(SOURCES:%.c=$(B)/obj/%.o) $(foreach i,plain avx2 avx512,$(ISA_SOURCES:%.c=$(B)/obj/%.$(i).o)) $(if $(NVCC),$(CU_SOURCES:%.cu=$(B)/obj/%.cu.o))
+OBJECTS := $(SOURCES:%.c=$(B)/obj/%.o) $(foreach i,plain avx2 avx512,$(ISA_SOURCES:%.c=$(B)/obj/%.$(i).o) $(F16_SOURCES:%.c=$(B)/obj/%.$(i)_f16.o)) $(if $(NVCC),$(CU_SOURCES:%.cu=$(B)/obj/%.cu.o))
 PROGRAMS := $(patsubst cmd/%.c,$(B)/bin/%,$(MAINS:%/main.c=%.c))
 # Unit tests lie in rooms like those of the source: tests/ROOM/unit_NAME.c -> build/tests/unit_NAME. No two share a name.
 UNIT_SOURCES := $(foreach d,tests/* tests/*/* tests/*/*/*,$(wildcard $(d)/unit_*.c $(d)/unit_*.cu))
@@ -87,6 +89,9 @@ define isa_rule
 $(B)/obj/%.$(1).o: %.c Makefile
 	@mkdir -p $$(@D)
 	$$(CC) $$(CFLAGS_ALL) $$(ISA_$(1)) -DDT_ISA=$(1) -MMD -MP -c $$< -o $$@
+$(B)/obj/%.$(1)_f16.o: %.c Makefile
+	@mkdir -p $$(@D)
+	$$(CC) $$(CFLAGS_ALL) $$(ISA_$(1)) -DDT_ISA=$(1) -DDT_FOR_F16 -MMD -MP -c $$< -o $$@
 endef
 $(foreach i,plain avx2 avx512,$(eval $(call isa_rule,$(i))))
 $(B)/libdtrun.a: $(OBJECTS)

@@ -18,7 +18,7 @@ enum dt_rule_type {
     DT_RULE_NUMBER,  /* double */
     DT_RULE_STRING,  /* const char *, in the arena */
     /* const char *: one of `choices`, in the spelling of `choices`; upper and lower case are
-     * equal */
+     * equal. A choice of digits may be a number */
     DT_RULE_CHOICE,
     /* int or enum: the index in `choices`; choices named true and false are JSON's literals */
     DT_RULE_ENUM,

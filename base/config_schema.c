@@ -95,6 +95,9 @@ static void schema_type(const struct dt_field *f, struct dt_text *out)
             size_t n = strcspn(p, "|");
             dt_text_puts(out, p == rule->choices ? "" : ", ");
             config_add_choice(p, out);
+            if (rule->type == DT_RULE_CHOICE && strspn(p, "0123456789") == n) {
+                dt_text_printf(out, ", %.*s", (int)n, p);
+            }
             p += n + (p[n] == '|');
         }
         dt_text_puts(out, rule->null ? ", null]" : "]");

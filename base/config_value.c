@@ -286,12 +286,19 @@ bool dt_value_parse(const struct dt_rule *rule, const cJSON *value, struct dt_ar
         }
         *(const char **)out = dt_arena_strdup(arena, value->valuestring);
         return true;
-    case DT_RULE_CHOICE:
-        if (!cJSON_IsString(value) || choice_of(rule->choices, value->valuestring, &at, &size) < 0) {
+    case DT_RULE_CHOICE: {
+        char digits[16];
+        const char *word = cJSON_GetStringValue(value);
+        if (cJSON_IsNumber(value)) { /* a choice may be digits: 16 */
+            (void)snprintf(digits, sizeof digits, "%g", value->valuedouble);
+            word = digits;
+        }
+        if (word == NULL || choice_of(rule->choices, word, &at, &size) < 0) {
             return false;
         }
         *(const char **)out = dt_arena_printf(arena, "%.*s", (int)size, at);
         return true;
+    }
     case DT_RULE_ENUM: {
         const char *word = cJSON_IsBool(value) ? cJSON_IsTrue(value) ? "true" : "false" : cJSON_GetStringValue(value);
         int index = word != NULL ? choice_of(rule->choices, word, &at, &size) : -1;

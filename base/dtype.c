@@ -65,5 +65,5 @@ int dt_dtype_parse(const char *name, enum dt_dtype *out)
 
 enum dt_dtype dt_dtype_wide(enum dt_dtype type)
 {
-    return type == DT_BF16 || type == DT_F16 ? DT_F32 : type;
+    return dt_dtype_half(type) ? DT_F32 : type;
 }

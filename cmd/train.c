@@ -540,13 +540,14 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
     struct world_options wishes = {.device = job->training.device, .share_gpu = job->training.share_gpu};
     int here = getenv("LOCAL_WORLD_SIZE") != NULL ? local : 0; /* who looks at a plan by hand may
                                                                 * do so elsewhere */
-    if (world_check_device(&wishes, print ? here : 0, &device, err) != 0) {
+    if (precision_device(job, &wishes.device, err) != 0 ||
+        world_check_device(&wishes, print ? here : 0, &device, err) != 0) {
         return -1;
     }
     dt_text_init(&text);
     bool on_gpu = strcmp(device, "cuda") == 0;
     double total_bytes = on_gpu ? gpu_most_total() : 0; /* not positive: not known */
-    int rc = trainer_prepare(&t, job, 0, size, local, DT_F32,
+    int rc = trainer_prepare(&t, job, 0, size, local, strcmp(device, "twin64") == 0 ? DT_F64 : DT_F32,
                              !on_gpu           ? 0
                              : total_bytes > 0 ? total_bytes
                                                : INFINITY,
@@ -616,7 +617,11 @@ static int run(const struct job *job, const char *checkpoint)
     struct world w = {.page = NULL};
     struct dt_error err = {.status = DT_OK};
     int code = DT_EXIT_DONE;
-    struct world_options options = {.device = job->training.device,
+    const char *device;
+    if (precision_device(job, &device, &err) != 0) {
+        return fail(&w, &err, trainer_exit_code(&err), false);
+    }
+    struct world_options options = {.device = device,
                                     .share_gpu = job->training.share_gpu,
                                     .collectives = job->training.collectives,
                                     .collective_sms = (int)job->training.collective_sms,

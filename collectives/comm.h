@@ -43,7 +43,7 @@ enum dt_reduction { DT_SUM, DT_MAX, DT_MIN, DT_REDUCTION_COUNT };
  *   all_gather      in: count elements, out: size * count elements
  *   broadcast       in of rank `root` (not read elsewhere), out: count elements
  *   barrier         nothing else is read
- * Types to reduce: F32, F64, BF16 (summed in float, rounded once), I64. all_gather and broadcast
+ * Types to reduce: F32, F64, BF16 and F16 (summed in float, rounded once), I64. all_gather and broadcast
  * take all types. A NaN among the values of max or min may be lost; sums keep it. */
 struct dt_collective {
     enum dt_coll kind;

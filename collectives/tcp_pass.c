@@ -51,7 +51,7 @@ struct run {
 
 size_t tcp_sum_width(enum dt_dtype type, int rank_count)
 {
-    return type == DT_BF16 && rank_count > 1 ? sizeof(float) : dt_dtype_size(type);
+    return dt_dtype_half(type) && rank_count > 1 ? sizeof(float) : dt_dtype_size(type);
 }
 
 static void push(struct tcp_way *w, void *at, size_t size)
@@ -423,7 +423,7 @@ int tcp_exchange(struct dt_comm *c, const struct tcp_pass *p, struct dt_error *e
     u.reduces = kind == DT_ALL_REDUCE || kind == DT_REDUCE_SCATTER;
     u.small = kind == DT_ALL_REDUCE && (size_t)p->n * u.width <= TCP_SMALL_BYTES;
     u.spreads = (kind == DT_ALL_REDUCE && !u.small) || kind == DT_ALL_GATHER || kind == DT_BROADCAST;
-    u.block = (int64_t)(TCP_BLOCK_BYTES / (p->x->type == DT_BF16 ? sizeof(float) : u.width));
+    u.block = (int64_t)(TCP_BLOCK_BYTES / (dt_dtype_half(p->x->type) ? sizeof(float) : u.width));
     if (tcp_ordered(c, err) != 0) {
         return -1;
     }

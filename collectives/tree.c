@@ -21,7 +21,7 @@ static int split_of(int n)
 
 bool dt_tree_can(enum dt_dtype type)
 {
-    return type == DT_F32 || type == DT_F64 || type == DT_BF16 || type == DT_I64;
+    return type == DT_F32 || type == DT_F64 || dt_dtype_half(type) || type == DT_I64;
 }
 
 /* The operands may be the same memory: an iteration reads only the elements that it writes. */
@@ -64,13 +64,13 @@ struct sum {
     enum dt_dtype type;
     size_t offset_bytes; /* of the current block */
     int64_t n;           /* elements of the current block */
-    bool wide;           /* a sum of BF16 values stays F32 */
+    bool wide;           /* a sum of 16-bit values stays F32 */
 };
 
-/* BF16 values straight from the ranks: one loop widens and adds two of them. */
+/* 16-bit values straight from the ranks: one loop widens and adds two of them. */
 static bool halves(const struct sum *s)
 {
-    return s->type == DT_BF16 && s->op == DT_SUM && s->parts == NULL;
+    return dt_dtype_half(s->type) && s->op == DT_SUM && s->parts == NULL;
 }
 
 static const uint16_t *half_at(const struct sum *s, int part)
@@ -84,18 +84,18 @@ static const void *node(const struct sum *s, int first, int count, int *part, vo
 {
     bool leaf = s->parts == NULL ? count == 1 : (s->parts[*part].first == first && s->parts[*part].count == count);
     if (leaf) {
-        /* a sum of BF16 values is F32 */
-        bool sum = s->parts != NULL && s->type == DT_BF16 && count > 1;
+        /* a sum of 16-bit values is F32 */
+        bool sum = s->parts != NULL && dt_dtype_half(s->type) && count > 1;
         const char *p = (const char *)s->in[(*part)++] + s->offset_bytes * (sum ? 2 : 1);
-        if (s->type != DT_BF16 || sum) {
+        if (!dt_dtype_half(s->type) || sum) {
             return p;
         }
-        dt_cpu_half()->widen(room, (const uint16_t *)(const void *)p, s->n);
+        dt_cpu_half(s->type)->widen(room, (const uint16_t *)(const void *)p, s->n);
         return room;
     }
     assert(count > 1);
     if (count == 2 && halves(s)) {
-        dt_cpu_half()->add_wide(room, half_at(s, *part), half_at(s, *part + 1), s->n);
+        dt_cpu_half(s->type)->add_wide(room, half_at(s, *part), half_at(s, *part + 1), s->n);
         *part += 2;
         return room;
     }
@@ -103,13 +103,13 @@ static const void *node(const struct sum *s, int first, int count, int *part, vo
     int half = split_of(count);
     const void *left = node(s, first, half, part, room);
     const void *right = node(s, first + half, count - half, part, spare);
-    combine(room, left, right, s->op, s->type == DT_BF16 ? DT_F32 : s->type, s->n);
+    combine(room, left, right, s->op, dt_dtype_half(s->type) ? DT_F32 : s->type, s->n);
     return room;
 }
 
 static void reduce(void *out, struct sum *s, int size, int64_t count)
 {
-    size_t wide = s->type == DT_BF16 ? sizeof(float) : dt_dtype_size(s->type);
+    size_t wide = dt_dtype_half(s->type) ? sizeof(float) : dt_dtype_size(s->type);
     size_t width = dt_dtype_size(s->type);
     int64_t block = (int64_t)(BLOCK_BYTES / wide);
     _Alignas(64) char room[BLOCK_BYTES];
@@ -118,18 +118,18 @@ static void reduce(void *out, struct sum *s, int size, int64_t count)
         s->offset_bytes = (size_t)at * width;
         char *to = (char *)out + (s->wide ? (size_t)at * wide : s->offset_bytes);
         int part = 0;
-        if (size == 2 && s->type != DT_BF16 && s->parts == NULL) {
+        if (size == 2 && !dt_dtype_half(s->type) && s->parts == NULL) {
             combine(to, (const char *)s->in[0] + s->offset_bytes, (const char *)s->in[1] + s->offset_bytes, s->op,
                     s->type, s->n);
             continue;
         }
         if (size == 2 && halves(s) && !s->wide) {
-            dt_cpu_half()->add((uint16_t *)(void *)to, half_at(s, 0), half_at(s, 1), s->n);
+            dt_cpu_half(s->type)->add((uint16_t *)(void *)to, half_at(s, 0), half_at(s, 1), s->n);
             continue;
         }
         const void *sum = node(s, 0, size, &part, room);
-        if (s->type == DT_BF16 && !s->wide) {
-            dt_cpu_half()->narrow((uint16_t *)(void *)to, sum, s->n);
+        if (dt_dtype_half(s->type) && !s->wide) {
+            dt_cpu_half(s->type)->narrow((uint16_t *)(void *)to, sum, s->n);
         } else if (sum != to) {
             memcpy(to, sum, (size_t)s->n * (s->wide ? wide : width));
         }
@@ -148,7 +148,7 @@ void dt_tree_partial(void *out, const void *const *in, int in_count, enum dt_red
                      int64_t count)
 {
     assert(dt_tree_can(type) && in_count >= 1);
-    struct sum s = {.in = in, .op = op, .type = type, .wide = type == DT_BF16};
+    struct sum s = {.in = in, .op = op, .type = type, .wide = dt_dtype_half(type)};
     reduce(out, &s, in_count, count);
 }
 

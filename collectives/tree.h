@@ -15,11 +15,11 @@ struct dt_tree_part {
     int first, count;
 };
 
-/* True for types that can be reduced: F32, F64, BF16, I64. */
+/* True for types that can be reduced: F32, F64, BF16, F16, I64. */
 bool dt_tree_can(enum dt_dtype type);
 /* out = in[0] op in[1] op ... in tree order, over in_count >= 1 buffers of `count` elements;
  * in_count is at most 65536. out may be one of the inputs; otherwise it does not overlap them. BF16
- * is summed in float and rounded once. I64 sums wrap around. */
+ * and F16 are summed in float and rounded once. I64 sums wrap around. */
 void dt_tree_reduce(void *out, const void *const *in, int in_count, enum dt_reduction op, enum dt_dtype type,
                     int64_t count);
 /* Lists the largest nodes of the tree over `size` ranks that lie within ranks first .. first +
@@ -28,7 +28,7 @@ void dt_tree_reduce(void *out, const void *const *in, int in_count, enum dt_redu
 #define DT_TREE_PARTS_MAX 34
 int dt_tree_parts(int size, int first, int count, struct dt_tree_part *out);
 /* The sum of one node with in_count ranks below it, to be merged later. Like dt_tree_reduce, but
- * BF16 inputs give an F32 sum. */
+ * 16-bit inputs give an F32 sum. */
 void dt_tree_partial(void *out, const void *const *in, int in_count, enum dt_reduction op, enum dt_dtype type,
                      int64_t count);
 /* Combines sums of nodes, which together cover ranks 0 .. size - 1 in order, to the sum that

@@ -72,11 +72,11 @@ static int64_t winograd_bytes(const struct dt_windows *w, int64_t out)
     return WINOGRAD_VALUES * more(packed, gradient) * (int64_t)sizeof(float);
 }
 
-/* Gradients in BF16 would be rounded for each piece of the batch: then the sum of the pieces is F32. */
+/* Gradients in 16 bits would be rounded for each piece of the batch: then the sum of the pieces is F32. */
 static int64_t weight_sum_bytes(const struct dt_windows *w, int64_t out, enum dt_dtype type)
 {
     int64_t bytes = out * columns_of(w) * (int64_t)sizeof(float);
-    return type == DT_BF16 ? (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : 0;
+    return dt_dtype_half(type) ? (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT : 0;
 }
 
 int64_t dt_convolution_work(const struct dt_windows *w, int64_t out, bool planar, enum dt_dtype type, bool own_memory)
@@ -187,7 +187,7 @@ void dt_convolution_weights_parts(const struct dt_kernels *k, struct dt_stream *
                                   const struct dt_convolution_weights_args *a)
 {
     const struct dt_windows *w = &a->windows;
-    bool apart = a->type == DT_BF16 && a->grad_type == DT_BF16 && w->batch > a->at_once && !a->accumulate;
+    bool apart = dt_dtype_half(a->type) && a->grad_type == a->type && w->batch > a->at_once && !a->accumulate;
     struct images images = {a->work, a->x, w, a->planar, a->type, a->x_type};
     if (w->batch > a->at_once) {
         images.to = element(a->work, weight_sum_bytes(w, a->out, a->type), DT_U8);

@@ -11,10 +11,10 @@ static double size_of(enum dt_dtype type)
     return (double)dt_dtype_size(type);
 }
 
-/* Bytes of one element of a sum or gradient: its own type, where `type` is BF16. */
+/* Bytes of one element of a sum or gradient: its own type, where `type` has 16 bits. */
 static double own_size(enum dt_dtype type, enum dt_dtype own)
 {
-    return size_of(type == DT_BF16 ? own : type);
+    return size_of(dt_dtype_half(type) ? own : type);
 }
 
 /* Bytes of one element of statistics. */
@@ -369,7 +369,7 @@ struct dt_cost dt_cost_label_loss(const struct dt_label_loss_args *a)
 /* w and each state are read and written, the gradient is read, the low copy is written. */
 static struct dt_cost update_cost(const struct dt_update_args *a)
 {
-    bool wide = a->type != DT_F32; /* F64: the other types are not read */
+    bool wide = a->type == DT_F64; /* the other types are not read */
     double grad = size_of(wide ? a->type : a->grad_type), state = size_of(wide ? a->type : a->state_type), bytes = 0;
     for (int i = 0; i < a->slice_count; i++) {
         const struct dt_update_slice *s = &a->slices[i];

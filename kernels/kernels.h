@@ -528,7 +528,7 @@ struct dt_label_loss_args {
 enum { DT_STATES_MAX = 2 }; /* of an element: one half each of its 32 random bits */
 struct dt_update_slice {
     void *w, *state[DT_STATES_MAX];
-    void *w_low; /* where given, gets w rounded to BF16 */
+    void *w_low; /* where given, gets w rounded to low_type */
     const void *grad;
     int64_t count;
     double weight_decay;
@@ -541,14 +541,18 @@ struct dt_update_numbers { /* each row reads those of its formula */
 struct dt_update_args {
     const struct dt_update_slice *slices; /* read before the call returns */
     int slice_count;
-    const double *clip; /* device memory, or null for 1 */
+    const double *clip;  /* device memory, or null for 1 */
+    const int32_t *skip; /* device memory, or null: where it is not 0, nothing changes */
     int64_t step;
     double lr, grad_scale;
     struct dt_update_numbers numbers;
-    uint64_t seed;            /* where state_type is BF16 */
-    enum dt_dtype type;       /* of w and state: F32 or F64 */
-    enum dt_dtype grad_type;  /* where type is F32: F32, or BF16 */
-    enum dt_dtype state_type; /* where type is F32: F32, or BF16 */
+    uint64_t seed; /* where state_type is BF16 */
+    /* of w: F32, F64; or BF16, F16, which have no masters: w is rounded to the nearest even, so an update
+     * below half of its last place is lost. The others count unless type is F64. */
+    enum dt_dtype type;
+    enum dt_dtype grad_type;  /* F32, BF16 or F16; no mixture of BF16 and F16 in w, w_low and grad */
+    enum dt_dtype state_type; /* F32, or BF16 */
+    enum dt_dtype low_type;   /* of w_low: BF16 or F16 */
 };
 /* The rows of optimizers share one struct, so that one pointer can stand for any of them. */
 #define dt_adamw_many_args dt_update_args
@@ -568,7 +572,7 @@ struct dt_norm_sum_args {
 };
 /* norm = sqrt(sum) * scale; clip = min(1, max_norm / (norm + 1e-6)), 1 if max_norm <= 0; nonfinite
  * = 1 if a square was not finite (then norm is inf or nan and clip 0); factor = scale * clip. If
- * denominator is given, scale is 1 / *denominator, or 0 if that is not positive. Any output may be
+ * denominator is given, scale is divided by *denominator, or 0 if that is not positive. Any output may be
  * null. */
 struct dt_norm_finish_args {
     double *norm, *clip, *factor;
@@ -604,8 +608,8 @@ struct dt_kernels {
 void dt_matmul_epilogue(const struct dt_kernels *k, struct dt_stream *s, const struct dt_matmul_args *a);
 void dt_matmul_parts(const struct dt_kernels *k, struct dt_stream *s, const struct dt_matmul_args *a);
 
-/* The plain-C table for DT_F32, DT_F64 or DT_BF16; null for any other type. The one for BF16 also
- * takes F32 in scale, add, norm_sum and the optimizers. */
+/* The plain-C table for DT_F32, DT_F64, DT_BF16 or DT_F16; null for any other type. Those of 16 bits
+ * also take F32 in scale, add, norm_sum and the optimizers. */
 const struct dt_kernels *dt_kernels_twin(enum dt_dtype type);
 /* The table of the CPU: DTRUN_CPU=plain|avx2|avx512, otherwise the best that this CPU can run.
  * DT_INVALID for one that it cannot run. */
@@ -616,14 +620,14 @@ const struct dt_kernels *dt_kernels_cpu_named(const char *name);
 /* For collectives on the CPU: the rows of the same names, run at once in the calling thread. */
 void dt_cpu_sum_slices(const struct dt_sum_slices_args *a);
 void dt_cpu_cast(const struct dt_cast_args *a);
-/* By the vectors of this CPU, with the same bits on all CPUs; out may be an operand of its type.
- * Sums are F32, and rounded once if they become BF16. */
+/* For values of BF16 or F16, by the vectors of this CPU, with the same bits on all CPUs; out may be an
+ * operand of its type. Sums are F32, and rounded once if they become 16 bits. */
 struct dt_cpu_half {
     void (*widen)(float *out, const uint16_t *in, int64_t count);
     void (*narrow)(uint16_t *out, const float *in, int64_t count);
     void (*add)(uint16_t *out, const uint16_t *a, const uint16_t *b, int64_t count);
     void (*add_wide)(float *out, const uint16_t *a, const uint16_t *b, int64_t count);
 };
-const struct dt_cpu_half *dt_cpu_half(void);
+const struct dt_cpu_half *dt_cpu_half(enum dt_dtype type);
 
 #endif

@@ -64,18 +64,18 @@ static bool has_word(const char *name, const char *word)
 
 double dt_peak_flops(const char *name, int major, int minor, int sm_count, double clock_hz, enum dt_dtype type)
 {
-    if (type != DT_BF16 && type != DT_F32) {
+    if (!dt_dtype_half(type) && type != DT_F32) {
         return 0;
     }
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (has_word(name, table[i].words[0]) && (table[i].words[1] == NULL || has_word(name, table[i].words[1]))) {
-            return (type == DT_BF16 ? table[i].bf16 : table[i].fp32) * 1e12 * sm_count / table[i].sm_count;
+            return (dt_dtype_half(type) ? table[i].bf16 : table[i].fp32) * 1e12 * sm_count / table[i].sm_count;
         }
     }
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
         if (rates[i].major == major && rates[i].minor == minor) {
             double bf16 = strstr(name, "GeForce") != NULL ? rates[i].bf16_geforce : rates[i].bf16;
-            return (type == DT_BF16 ? bf16 : rates[i].fp32) * sm_count * clock_hz;
+            return (dt_dtype_half(type) ? bf16 : rates[i].fp32) * sm_count * clock_hz;
         }
     }
     return 0;

@@ -44,26 +44,27 @@ struct dt_gemm {
     int64_t m, n, k, a_row, a_col, b_row, b_col, ldc;
     bool accumulate;
 };
-/* The same for BF16 matrices, with the same strides; c is F32 or BF16. Sums are F32 and rounded
- * once. */
-struct dt_gemm_bf16 {
+/* The same for matrices of BF16 or F16, with the same strides; c is F32 or of their type. Sums are F32 and
+ * rounded once. */
+struct dt_gemm_half {
     void *c;
     const uint16_t *a, *b, *bias;
     int64_t m, n, k, a_row, a_col, b_row, b_col, ldc;
     bool accumulate, c_is_f32;
+    enum dt_dtype type; /* BF16 or F16 */
 };
 /* onednn.c: by oneDNN, in the calling thread. */
 void dt_onednn_gemm(const struct dt_gemm *g);
 /* The same for BF16. False: oneDNN has no such product here, and nothing was computed. */
-bool dt_onednn_gemm_bf16(const struct dt_gemm_bf16 *g);
+bool dt_onednn_gemm_bf16(const struct dt_gemm_half *g);
 /* True if the number of rows changes the bits of an F32 element. With AVX2 it does: oneDNN sums a
  * matrix of many rows in another order than slices of it. In BF16 it may always. */
 bool dt_onednn_rows_change_bits(void);
 typedef void dt_gemm_f32(const struct dt_gemm *g);
-/* matmul_bf16.c: block by block as floats, by an F32 product; or by oneDNN's BF16 product where that
- * is faster on this CPU. */
-void dt_gemm_bf16_floats(const struct dt_gemm_bf16 *g, dt_gemm_f32 *f32);
-void dt_gemm_bf16_faster(const struct dt_gemm_bf16 *g, dt_gemm_f32 *f32);
+/* matmul_half.c: block by block as floats, by an F32 product; or by oneDNN's BF16 product where that
+ * is faster on this CPU. F16 is always computed as floats. */
+void dt_gemm_half_floats(const struct dt_gemm_half *g, dt_gemm_f32 *f32);
+void dt_gemm_bf16_faster(const struct dt_gemm_half *g, dt_gemm_f32 *f32);
 /* Chooses between the two once: by DTRUN_BF16=onednn|f32, otherwise by measuring. DT_INVALID:
  * DTRUN_BF16 has another value. */
 int dt_gemm_bf16_choose(struct dt_error *err);
@@ -75,8 +76,8 @@ void dt_gemm_plain(const struct dt_gemm *g);
 /* The functions that compute a product in one thread. */
 struct dt_gemm_engine {
     dt_gemm_f32 *f32;
-    void (*bf16)(const struct dt_gemm_bf16 *g, dt_gemm_f32 *f32);
-    bool (*rows_change_bits)(void); /* about F32, in BF16 they may always; null: they do not */
+    void (*half)(const struct dt_gemm_half *g, dt_gemm_f32 *f32);
+    bool (*rows_change_bits)(void); /* about F32, in 16 bits they may always; null: they do not */
     bool whole_transposed;          /* loses nothing if a transposed `a` is as large as it likes */
 };
 /* matmul.c: the row `matmul` by an engine, which must live until the product is computed. */

@@ -17,14 +17,6 @@ static inline float dt_from_bf16(uint16_t h)
     return f;
 }
 
-/* Element i of an array of F64, BF16 or F32. */
-static inline double dt_value_at(const void *values, enum dt_dtype type, int64_t i)
-{
-    return type == DT_F64    ? ((const double *)values)[i]
-           : type == DT_BF16 ? (double)dt_from_bf16(((const uint16_t *)values)[i])
-                             : (double)((const float *)values)[i];
-}
-
 static inline uint16_t dt_to_bf16(float f)
 {
     uint32_t bits;
@@ -57,6 +49,15 @@ static inline float dt_from_f16(uint16_t h)
     bits |= sign;
     memcpy(&f, &bits, sizeof f);
     return f;
+}
+
+/* Element i of an array of F64, F32, BF16 or F16. */
+static inline double dt_value_at(const void *values, enum dt_dtype type, int64_t i)
+{
+    return type == DT_F64    ? ((const double *)values)[i]
+           : type == DT_BF16 ? (double)dt_from_bf16(((const uint16_t *)values)[i])
+           : type == DT_F16  ? (double)dt_from_f16(((const uint16_t *)values)[i])
+                             : (double)((const float *)values)[i];
 }
 
 static inline uint16_t dt_to_f16(float f)

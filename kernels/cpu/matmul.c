@@ -96,8 +96,8 @@ static void one_slice(void *context, int64_t part)
                                          .accumulate = a->accumulate});
         return;
     }
-    x->engine->bf16(
-        &(struct dt_gemm_bf16){.c = (char *)a->c + (size_t)(begin * x->ldc + left) * dt_dtype_size(a->c_type),
+    x->engine->half(
+        &(struct dt_gemm_half){.c = (char *)a->c + (size_t)(begin * x->ldc + left) * dt_dtype_size(a->c_type),
                                .a = (const uint16_t *)a->a + begin * x->a_row,
                                .b = b,
                                .bias = bias,
@@ -110,7 +110,8 @@ static void one_slice(void *context, int64_t part)
                                .b_col = x->b_col,
                                .ldc = x->ldc,
                                .accumulate = a->accumulate,
-                               .c_is_f32 = a->c_type == DT_F32},
+                               .c_is_f32 = a->c_type == DT_F32,
+                               .type = a->type},
         x->engine->f32);
 }
 
@@ -120,9 +121,9 @@ struct call {
 };
 
 /* True if an element's bits do not depend on the number of columns: those of our own products. */
-static bool columns_keep_bits(const struct dt_gemm_engine *e, bool half)
+static bool columns_keep_bits(const struct dt_gemm_engine *e, enum dt_dtype type)
 {
-    return e->f32 != dt_onednn_gemm && !(half && e->bf16 == dt_gemm_bf16_faster && dt_gemm_bf16_is_onednn());
+    return e->f32 != dt_onednn_gemm && !(type == DT_BF16 && e->half == dt_gemm_bf16_faster && dt_gemm_bf16_is_onednn());
 }
 
 static int run(struct dt_stream *s, void *args, struct dt_error *err)
@@ -130,11 +131,11 @@ static int run(struct dt_stream *s, void *args, struct dt_error *err)
     const struct call *call = args;
     const struct dt_matmul_args *a = &call->args;
     const struct dt_gemm_engine *e = call->engine;
-    bool half = a->type == DT_BF16;
-    if (a->type != DT_F32 && !(half && (a->c_type == DT_F32 || a->c_type == DT_BF16))) {
+    bool half = dt_dtype_half(a->type);
+    if (a->type != DT_F32 && !(half && (a->c_type == DT_F32 || a->c_type == a->type))) {
         return dt_fail(err, DT_INTERNAL, "matmul: type %s is not made", dt_dtype_name(half ? a->c_type : a->type));
     }
-    if (half && e->bf16 == dt_gemm_bf16_faster && dt_gemm_bf16_choose(err) != 0) {
+    if (a->type == DT_BF16 && e->half == dt_gemm_bf16_faster && dt_gemm_bf16_choose(err) != 0) {
         return -1;
     }
     int64_t lda = a->lda != 0 ? a->lda : a->a_transposed ? a->m : a->k;
@@ -156,7 +157,7 @@ static int run(struct dt_stream *s, void *args, struct dt_error *err)
     x.rows = ((a->m + count - 1) / count + 63) / 64 * 64;
     count = (a->m + x.rows - 1) / x.rows;
     int64_t threads = dt_pool_size(dt_cpu_pool(s)),
-            beside = count < threads && columns_keep_bits(e, half) ? threads : 1;
+            beside = count < threads && columns_keep_bits(e, a->type) ? threads : 1;
     x.cols = ((a->n + beside - 1) / beside + 63) / 64 * 64;
     x.columns = (a->n + x.cols - 1) / x.cols;
     dt_pool_run(dt_cpu_pool(s), count * x.columns, one_slice, &x);

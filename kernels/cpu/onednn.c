@@ -174,7 +174,7 @@ static struct product *search(struct product *list, const struct key *key)
     return list;
 }
 
-static const struct product *product_of(const struct dt_gemm_bf16 *g)
+static const struct product *product_of(const struct dt_gemm_half *g)
 {
     struct key key = {.m = g->m,
                       .n = g->n,
@@ -211,7 +211,7 @@ static const struct product *product_of(const struct dt_gemm_bf16 *g)
     return p;
 }
 
-static dnnl_status_t run_product(const struct product *p, const struct dt_gemm_bf16 *g)
+static dnnl_status_t run_product(const struct product *p, const struct dt_gemm_half *g)
 {
     const struct {
         int what;
@@ -243,7 +243,7 @@ static dnnl_status_t run_product(const struct product *p, const struct dt_gemm_b
     return s;
 }
 
-bool dt_onednn_gemm_bf16(const struct dt_gemm_bf16 *g)
+bool dt_onednn_gemm_bf16(const struct dt_gemm_half *g)
 {
     use_one_thread();
     const struct product *p = product_of(g);

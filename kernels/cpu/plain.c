@@ -135,12 +135,12 @@ static int cast_now(const struct dt_cast_args *a, struct dt_error *err)
         memmove(a->out, a->in, (size_t)a->count * dt_dtype_size(a->in_type));
         return 0;
     }
-    if (a->out_type == DT_BF16 && a->in_type == DT_F32) {
-        dt_cpu_half()->narrow(a->out, a->in, a->count);
+    if (dt_dtype_half(a->out_type) && a->in_type == DT_F32) {
+        dt_cpu_half(a->out_type)->narrow(a->out, a->in, a->count);
         return 0;
     }
-    if (a->out_type == DT_F32 && a->in_type == DT_BF16) {
-        dt_cpu_half()->widen(a->out, a->in, a->count);
+    if (a->out_type == DT_F32 && dt_dtype_half(a->in_type)) {
+        dt_cpu_half(a->in_type)->widen(a->out, a->in, a->count);
         return 0;
     }
     if (is_float(a->out_type) && is_float(a->in_type)) {
@@ -344,7 +344,7 @@ static int run_norm_finish(struct dt_stream *s, void *args, struct dt_error *err
 {
     (void)s, (void)err;
     const struct dt_norm_finish_args *a = args;
-    double scale = a->denominator == NULL ? a->scale : *a->denominator > 0 ? 1.0 / (double)*a->denominator : 0.0;
+    double scale = a->denominator == NULL ? a->scale : *a->denominator > 0 ? a->scale / (double)*a->denominator : 0.0;
     double norm = sqrt(dt_exact_get(a->limbs)) * scale;
     bool finite = dt_exact_finite(a->limbs);
     double clip = a->max_norm > 0 ? a->max_norm / (norm + 1e-6) : 1.0;

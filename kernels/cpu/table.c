@@ -7,6 +7,7 @@
 
 extern const struct dt_kernels dt_kernels_table_plain, dt_kernels_table_avx2, dt_kernels_table_avx512;
 extern const struct dt_cpu_half dt_cpu_half_plain, dt_cpu_half_avx2, dt_cpu_half_avx512;
+extern const struct dt_cpu_half dt_cpu_half_plain_f16, dt_cpu_half_avx2_f16, dt_cpu_half_avx512_f16;
 
 const struct dt_kernels *dt_kernels_cpu_named(const char *name)
 {
@@ -15,7 +16,7 @@ const struct dt_kernels *dt_kernels_cpu_named(const char *name)
     }
 #if defined(__x86_64__)
     __builtin_cpu_init();
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     if (strcmp(name, "avx2") == 0 && avx2) {
@@ -43,19 +44,19 @@ const struct dt_kernels *dt_kernels_cpu(struct dt_error *err)
     return best != NULL ? best : dt_kernels_cpu_named("plain");
 }
 
-static const struct dt_cpu_half *half;
+static const struct dt_cpu_half *half, *half_f16;
 static pthread_once_t half_once = PTHREAD_ONCE_INIT;
 
 static void choose_half(void)
 {
     const struct dt_kernels *k = dt_kernels_cpu(NULL);
-    half = k == &dt_kernels_table_avx512 ? &dt_cpu_half_avx512
-           : k == &dt_kernels_table_avx2 ? &dt_cpu_half_avx2
-                                         : &dt_cpu_half_plain;
+    bool avx512 = k == &dt_kernels_table_avx512, avx2 = k == &dt_kernels_table_avx2;
+    half = avx512 ? &dt_cpu_half_avx512 : avx2 ? &dt_cpu_half_avx2 : &dt_cpu_half_plain;
+    half_f16 = avx512 ? &dt_cpu_half_avx512_f16 : avx2 ? &dt_cpu_half_avx2_f16 : &dt_cpu_half_plain_f16;
 }
 
-const struct dt_cpu_half *dt_cpu_half(void)
+const struct dt_cpu_half *dt_cpu_half(enum dt_dtype type)
 {
     pthread_once(&half_once, choose_half);
-    return half;
+    return type == DT_F16 ? half_f16 : half;
 }

@@ -1,4 +1,4 @@
-/* The plain twins of every kernel, for float, double and BF16: twin.inc included three times. */
+/* The plain twins of every kernel, for float, double, BF16 and F16: twin.inc included four times. */
 #include "kernels/attention.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/half.h"
@@ -20,12 +20,18 @@ static inline double load(const void *x, int64_t i, enum dt_dtype type)
 {
     return type == DT_F64   ? ((const double *)x)[i]
            : type == DT_F32 ? (double)((const float *)x)[i]
+           : type == DT_F16 ? (double)dt_from_f16(((const uint16_t *)x)[i])
                             : (double)dt_from_bf16(((const uint16_t *)x)[i]);
 }
 
 static inline uint16_t bf16_of(double x)
 {
     return dt_to_bf16(dt_narrow_to_odd(x)); /* rounded once */
+}
+
+static inline uint16_t f16_of(double x)
+{
+    return dt_to_f16(dt_narrow_to_odd(x));
 }
 
 static inline void store(void *to, int64_t i, double x, enum dt_dtype type)
@@ -35,7 +41,7 @@ static inline void store(void *to, int64_t i, double x, enum dt_dtype type)
     } else if (type == DT_F32) {
         ((float *)to)[i] = (float)x;
     } else {
-        ((uint16_t *)to)[i] = bf16_of(x);
+        ((uint16_t *)to)[i] = type == DT_F16 ? f16_of(x) : bf16_of(x);
     }
 }
 
@@ -117,8 +123,24 @@ static double kept_share(const struct query *x, int64_t j)
 #define NAME(x) x##_bf16
 #define TWIN_NAME "twin16"
 #include "kernels/cpu/twin.inc"
+#undef TYPE
+#undef GET
+#undef PUT
+#undef NAME
+#undef TWIN_NAME
+
+#define TYPE DT_F16
+#define GET(x) ((double)dt_from_f16(x))
+#define PUT(x) f16_of(x)
+#define NAME(x) x##_f16
+#define TWIN_NAME "twin16f"
+#include "kernels/cpu/twin.inc"
 
 const struct dt_kernels *dt_kernels_twin(enum dt_dtype type)
 {
-    return type == DT_F32 ? &table_f32 : type == DT_F64 ? &table_f64 : type == DT_BF16 ? &table_bf16 : NULL;
+    return type == DT_F32    ? &table_f32
+           : type == DT_F64  ? &table_f64
+           : type == DT_BF16 ? &table_bf16
+           : type == DT_F16  ? &table_f16
+                             : NULL;
 }

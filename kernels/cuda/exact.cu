@@ -194,7 +194,7 @@ DT_FN double exact_get(const int64_t *limbs)
 
 __global__ void norm_finish(struct dt_norm_finish_args a)
 {
-    double scale = a.denominator == NULL ? a.scale : *a.denominator > 0 ? 1.0 / (double)*a.denominator : 0.0;
+    double scale = a.denominator == NULL ? a.scale : *a.denominator > 0 ? a.scale / (double)*a.denominator : 0.0;
     bool finite = a.limbs[OVERFLOW_COUNT] == 0;
     double sum = finite ? exact_get(a.limbs) : a.limbs[NAN_COUNT] != 0 ? (double)NAN : (double)INFINITY;
     double norm = sqrt(sum) * scale, clip = a.max_norm > 0 ? a.max_norm / (norm + 1e-6) : 1.0;

@@ -12,7 +12,7 @@ int golden_train_setup(void **state);
 int golden_train_teardown(void **state);
 /* Trains one of the runs on 1, 2 or 4 ranks (threads), with a strategy, on a device. Fails the test
  * if a number is too far off. type: DT_F64 (device "twin64") is compared with PyTorch's fp64;
- * DT_F32 and DT_BF16 with its fp32. The weights of BF16 are not compared. */
+ * DT_F32, DT_BF16 and DT_F16 with its fp32. Weights of 16 bits are not compared. */
 void golden_train_check(int run, int ranks, const char *row, const char *device, enum dt_dtype type);
 
 #endif

@@ -32,12 +32,25 @@ double case_uniform(void)
 
 struct case_buffer case_buf[CASE_BUFFERS];
 struct case_side case_side;
-const struct case_mode case_modes[CASE_MODES] = {
-    {"F32", DT_F32, DT_F32}, {"BF16", DT_BF16, DT_BF16}, {"BF16, sums F32", DT_BF16, DT_F32}};
+const struct case_mode case_modes[CASE_MODES] = {{"F32", DT_F32, DT_F32},
+                                                 {"BF16", DT_BF16, DT_BF16},
+                                                 {"BF16, sums F32", DT_BF16, DT_F32},
+                                                 {"F16", DT_F16, DT_F16},
+                                                 {"F16, sums F32", DT_F16, DT_F32}};
+
+/* Of copies of masters. */
+static enum dt_dtype case_low(enum dt_dtype type)
+{
+    return type == DT_F16 ? DT_F16 : DT_BF16;
+}
 
 enum dt_dtype case_type_in(const struct case_mode *m, const struct case_buffer *b)
 {
-    return b->kind == FLOWS ? m->type : b->kind == GRAD ? m->grad : b->kind == STAT ? DT_F32 : DT_BF16;
+    return b->kind == FLOWS  ? m->type
+           : b->kind == GRAD ? m->grad
+           : b->kind == STAT ? DT_F32
+           : b->kind == LOW  ? case_low(m->type)
+                             : DT_BF16;
 }
 
 void case_make_of(enum case_kind kind, int at, int64_t count, double scale, double shift)
@@ -170,11 +183,18 @@ double case_element(const struct case_buffer *b, const struct case_mode *m, int6
     return x;
 }
 
+/* F16 has three more bits than BF16. */
+static double half_bound(const struct kernel_case *c, enum dt_dtype type)
+{
+    return type == DT_BF16 ? c->half : type == DT_F16 ? fmax(c->half / 8, c->bound) : c->bound;
+}
+
 void case_compare(const struct kernel_case *c, const int64_t *n, const struct case_mode *m, const char *who,
                   double slack)
 {
     for (int b = 0; b < CASE_BUFFERS; b++) {
-        double bound = slack * (case_type_in(m, &case_buf[b]) == DT_BF16 ? c->half : c->bound);
+        enum dt_dtype type = case_type_in(m, &case_buf[b]);
+        double bound = slack * half_bound(c, type);
         for (int64_t i = 0; i < case_buf[b].count; i++) {
             double x = case_element(&case_buf[b], m, i), e = fabs(x - case_buf[b].d[i]) / (1 + fabs(case_buf[b].d[i]));
             if (!(e <= bound)) { /* also true for a NaN */
@@ -186,7 +206,7 @@ void case_compare(const struct kernel_case *c, const int64_t *n, const struct ca
     }
 }
 
-/* Error of the BF16 twin against the double twin. Rounding between two kernels of a case counts,
+/* Error of the twin of 16 bits against the double twin. Rounding between two kernels of a case counts,
  * too. */
 #define TWIN_SLACK 6
 
@@ -196,11 +216,11 @@ void case_reference(const struct kernel_case *c, const int64_t *n, const struct 
     c->make(n);
     case_reset_double(m);
     case_run_host(c, n, m, "twin64", 1, NULL);
-    if (m->type == DT_BF16) {
+    if (dt_dtype_half(m->type)) {
         case_reset_typed(m);
-        case_run_host(c, n, m, "cpu", 1, dt_kernels_twin(DT_BF16));
+        case_run_host(c, n, m, "cpu", 1, dt_kernels_twin(m->type));
         struct kernel_case rough = *c;
-        rough.bound = c->half;
+        rough.bound = half_bound(c, m->type);
         case_compare(&rough, n, m, "twin16", TWIN_SLACK);
         for (int b = 0; b < CASE_BUFFERS; b++) {
             for (int64_t i = 0; i < case_buf[b].count; i++) {
@@ -495,7 +515,8 @@ static struct dt_update_args update_args(const struct case_run *r, const struct 
                                    .seed = 42,
                                    .type = real_of(r),
                                    .grad_type = r->grad,
-                                   .state_type = moment_of(r, half)};
+                                   .state_type = moment_of(r, half),
+                                   .low_type = case_low(r->type)};
 }
 
 /* count, step, kind of sgd, state in BF16 */
@@ -507,8 +528,8 @@ void case_make_optimizer(const int64_t *n)
     make_of(STAT, 4, n[0], 1, 0); /* w of sgd */
     /* momentum buffer of sgd */
     make_of(n[3] != 0 ? COPY : STAT, 5, n[0], 1, 0);
-    make_of(COPY, 6, n[0], 1, 0); /* w of adamw in BF16 */
-    make_of(COPY, 7, n[0], 1, 0); /* w of sgd */
+    make_of(LOW, 6, n[0], 1, 0); /* w of adamw in BF16 */
+    make_of(LOW, 7, n[0], 1, 0); /* w of sgd */
 }
 
 void case_run_optimizer(const struct case_run *r)
@@ -560,7 +581,7 @@ static void case_make_many(const int64_t *n)
     make_of(STAT, 0, n[0], 1, 0); /* w */
     make_moments(n[0], n[3] != 0);
     make_of(GRAD, 3, n[0], 1, 0); /* grad */
-    make_of(COPY, 6, n[0], 1, 0); /* w in BF16 */
+    make_of(LOW, 6, n[0], 1, 0);  /* w in BF16 */
 }
 
 /* Lion takes the sign of a sum, which rounding must not turn: its state, of both signs, is larger than

@@ -1,6 +1,6 @@
 /* The cases that every kernel of the table passes on each backend: inputs from a seed, the call,
  * the reference, and the comparison, in which a NaN is an error. The reference is the double twin.
- * For BF16 it is the BF16 twin, after that was compared with the double twin.
+ * For 16 bits it is the twin of that type, after that was compared with the double twin.
  *
  *   case_reference(c, n, m);                  makes inputs and, in double, the expected results
  *   case_reset_typed(m);                      inputs in the types of the mode
@@ -13,12 +13,20 @@
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
-enum { CASE_BUFFERS = 10, CASE_SHAPE = 6, CASE_SHAPES = 31, CASE_MODES = 3, CASE_ROWS = 8192 };
+enum {
+    CASE_BUFFERS = 10,
+    CASE_SHAPE = 6,
+    CASE_SHAPES = 31,
+    CASE_MODES = 5,
+    CASE_GPU_MODES = 3 /* without F16 */,
+    CASE_ROWS = 8192
+};
 
 /* The role of an element decides its type: values in the flow have the run's type, gradient sums
- * have the grad type, statistics and masters are F32, and copies of masters are BF16. In a run in
- * double all are F64. */
-enum case_kind { FLOWS, GRAD, STAT, COPY };
+ * have the grad type, statistics and masters are F32, an optimizer's state may be BF16 (COPY), and
+ * copies of masters are BF16 or, where values flow as F16, F16 (LOW). In a run in double all are
+ * F64. */
+enum case_kind { FLOWS, GRAD, STAT, COPY, LOW };
 
 /* One buffer in three copies: as made, in the types of a run, and in double. */
 struct case_buffer {
@@ -66,7 +74,7 @@ struct kernel_case {
     /* called after the run, with its results in the host's copies; may be null */
     void (*after)(const struct case_run *r);
     double bound; /* bound of |float - double| / (1 + |double|) */
-    double half;  /* the same for BF16 elements */
+    double half;  /* the same for BF16 elements; F16 has an eighth of it */
     int64_t shapes[CASE_SHAPES][CASE_SHAPE];
 };
 extern const struct kernel_case kernel_cases[];
@@ -95,7 +103,7 @@ void case_run_host(const struct kernel_case *c, const int64_t *n, const struct c
 void case_reference(const struct kernel_case *c, const int64_t *n, const struct case_mode *m);
 double case_element(const struct case_buffer *b, const struct case_mode *m, int64_t i);
 /* Compares the typed copies with the double copies: floats within c->bound, BF16 within c->half,
- * both times `slack`. */
+ * F16 within an eighth of that, all times `slack`. */
 void case_compare(const struct kernel_case *c, const int64_t *n, const struct case_mode *m, const char *who,
                   double slack);
 

@@ -188,10 +188,10 @@ void case_make_batch_norm(const int64_t *n)
 /* Element i of buffer b, of the kind's type in this run. */
 static void *element(const struct case_run *r, int b, int64_t i)
 {
-    enum dt_dtype type = r->type == DT_F64                                ? DT_F64
-                         : case_buf[b].kind == STAT                       ? DT_F32
-                         : case_buf[b].kind == GRAD && r->type == DT_BF16 ? r->grad
-                                                                          : r->type;
+    enum dt_dtype type = r->type == DT_F64                                    ? DT_F64
+                         : case_buf[b].kind == STAT                           ? DT_F32
+                         : case_buf[b].kind == GRAD && dt_dtype_half(r->type) ? r->grad
+                                                                              : r->type;
     return (char *)case_at(r, b) + (size_t)i * dt_dtype_size(type);
 }
 

@@ -90,6 +90,14 @@ void ranks_job(struct job *job)
                                           .threads = 1};
     job->optimizer = (struct job_optimizer){
         .name = "adamw", .row = optimizer_find("adamw"), .numbers = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}};
+    job->loss_scaling = (struct scaler_settings){.algorithm = "torch",
+                                                 .initial_scale_power = 16,
+                                                 .loss_scale_window = 1000,
+                                                 .hysteresis = 2,
+                                                 .min_loss_scale = -1,
+                                                 .growth_factor = 2,
+                                                 .backoff_factor = 0.5,
+                                                 .growth_interval = 2000};
     job->recompute = (struct job_recompute){.every_n_layers = 1, .level = RECOMPUTE_BLOCK};
     job->checkpointing =
         (struct job_checkpointing){.keep_last_n = 3,

@@ -124,6 +124,14 @@ void manifest_text(struct dt_text *out, const struct checkpoint_state *state, co
                        ",\"base\":%" PRId64 ",\"rows\":%" PRId64 ",\"max_steps\":%" PRId64 ",\"end\":%" PRId64 "}",
                        h->of.micro_batch, h->of.micro_steps, h->samples, h->base, h->rows, h->max_steps, h->end);
     }
+    const struct scaler_state *x = &state->scaler;
+    if (x->scale > 0) {
+        dt_text_printf(out,
+                       ",\n\"loss_scale\":{\"scale\":%.17g,\"seen\":%" PRId64 ",\"last\":%" PRId64
+                       ",\"hysteresis\":%" PRId64 ",\"good\":%" PRId64 ",\"skipped\":%" PRId64
+                       ",\"skipped_samples\":%" PRId64 "}",
+                       x->scale, x->seen, x->last, x->hysteresis, x->good, x->skipped, x->skipped_samples);
+    }
     if (state->tokenizer != NULL && *state->tokenizer != 0) {
         dt_text_puts(out, ",\n\"tokenizer\":");
         dt_text_json(out, state->tokenizer, strlen(state->tokenizer));
@@ -278,6 +286,29 @@ static const char *member_of(struct dt_arena *arena, const struct dt_text *text,
     return "null";
 }
 
+/* Reads the state of the loss scale, which only runs in F16 have. */
+static int read_scaler(struct scaler_state *x, const cJSON *root, struct dt_error *err)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, "loss_scale");
+    const cJSON *scale = cJSON_GetObjectItemCaseSensitive(item, "scale");
+    if (item == NULL) {
+        return 0;
+    }
+    if (read_whole(item, "seen", 9e15, &x->seen, err) != 0 || read_whole(item, "last", 9e15, &x->last, err) != 0 ||
+        read_whole(item, "hysteresis", 9e15, &x->hysteresis, err) != 0 ||
+        read_whole(item, "good", 9e15, &x->good, err) != 0 ||
+        read_whole(item, "skipped", 9e15, &x->skipped, err) != 0 ||
+        read_whole(item, "skipped_samples", 9e15, &x->skipped_samples, err) != 0) {
+        return dt_wrap(err, "loss_scale");
+    }
+    if (!cJSON_IsNumber(scale) || !(scale->valuedouble > 0 && scale->valuedouble < 1e39) || x->seen < 0 ||
+        x->last < -1 || x->hysteresis < 1 || x->good < 0 || x->skipped < 0 || x->skipped_samples < 0) {
+        return dt_fail(err, DT_INVALID, "loss_scale: out of range");
+    }
+    x->scale = scale->valuedouble;
+    return 0;
+}
+
 static int read_state(struct manifest *m, const cJSON *root, struct dt_error *err)
 {
     struct checkpoint_state *s = &m->state;
@@ -298,7 +329,7 @@ static int read_state(struct manifest *m, const cJSON *root, struct dt_error *er
         read_count(root, "position", &s->position, err) != 0 || read_count(root, "tokens", &s->tokens, err) != 0 ||
         read_count(root, "optimizer_steps", &s->optimizer_steps, err) != 0 ||
         read_count(root, "ranks", &ranks, err) != 0 || read_count(root, "round", &round, err) != 0 ||
-        read_horizon(&s->horizon, root, err) != 0) {
+        read_horizon(&s->horizon, root, err) != 0 || read_scaler(&s->scaler, root, err) != 0) {
         return -1;
     }
     const cJSON *seed = cJSON_GetObjectItemCaseSensitive(root, "seed");

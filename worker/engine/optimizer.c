@@ -261,7 +261,7 @@ static int bring_portion(struct optimizer *o, int call, struct place *p)
     return count;
 }
 
-void optimizer_step(struct optimizer *o, double learning_rate, const double *factor)
+void optimizer_step(struct optimizer *o, double learning_rate, const double *factor, const int32_t *skip)
 {
     struct strategy *s = o->strategy;
     struct world *w = s->world;
@@ -272,6 +272,7 @@ void optimizer_step(struct optimizer *o, double learning_rate, const double *fac
             const struct dt_update_args args = {.slices = o->slices,
                                                 .slice_count = count,
                                                 .clip = factor,
+                                                .skip = skip,
                                                 .step = o->steps,
                                                 .lr = learning_rate,
                                                 .grad_scale = 1,
@@ -279,7 +280,8 @@ void optimizer_step(struct optimizer *o, double learning_rate, const double *fac
                                                 .seed = o->seed,
                                                 .type = s->precision.masters,
                                                 .grad_type = s->precision.sums,
-                                                .state_type = s->precision.states};
+                                                .state_type = s->precision.states,
+                                                .low_type = s->precision.compute};
             o->groups[call].row->update(w->device->kernels, w->compute, &args);
             for (int i = 0; i < count; i++) {
                 give_back(o, &o->brought[i]);

@@ -44,7 +44,7 @@ void step_sums_plan(struct step_sums *c, struct strategy *s, int64_t micro_steps
     c->micro_steps = micro_steps;
     size_t words = (size_t)word_count(s, true) * sizeof(int64_t), divisors = (size_t)micro_steps * sizeof(int64_t);
     c->piece_words = plan_add(p, PLAN_COMMUNICATION, PLAN_PEERS, words);
-    c->piece_local = plan_add(p, PLAN_COMMUNICATION, PLAN_LOCAL, divisors + sizeof(double));
+    c->piece_local = plan_add(p, PLAN_COMMUNICATION, PLAN_LOCAL, divisors + sizeof(double) + sizeof(int64_t));
     c->piece_said = plan_add(p, PLAN_STAGING, PLAN_PINNED, 2 * (words + divisors));
     c->piece_heard = plan_add(p, PLAN_STAGING, PLAN_PINNED, 2 * words);
 }
@@ -54,6 +54,7 @@ void step_sums_open(struct step_sums *c, const struct plan *p)
     c->words = plan_at(p, c->piece_words);
     c->divisors = plan_at(p, c->piece_local);
     c->factor = (double *)(void *)(c->divisors + c->micro_steps);
+    c->overflow = (int32_t *)(void *)(c->factor + 1);
     int64_t *said = plan_at(p, c->piece_said), *heard = plan_at(p, c->piece_heard),
             words = word_count(c->strategy, true);
     for (int i = 0; i < 2; i++) {
@@ -89,6 +90,13 @@ static void say(struct step_sums *c, const struct step_sums_input *in)
 static double ranks_and_micro_steps(const struct step_sums *c, const struct step_sums_input *in)
 {
     return (double)(c->strategy->size * in->micro_steps);
+}
+
+/* What sums of gradients are multiplied by, but for the valid targets of GLOBAL_TOKENS. */
+static double gradient_scale(const struct step_sums *c, const struct step_sums_input *in)
+{
+    double mean = in->normalization == LOSS_GLOBAL_TOKENS ? 1.0 : 1.0 / ranks_and_micro_steps(c, in);
+    return in->loss_scale > 0 ? mean / in->loss_scale : mean;
 }
 
 /* Sums the first `words` words over all ranks, and copies them to what the turn has heard. */
@@ -168,9 +176,10 @@ int step_sums_start(struct step_sums *c, const struct step_sums_input *input)
     w->device->kernels->norm_finish(
         w->compute, &(struct dt_norm_finish_args){
                         .factor = c->factor,
+                        .nonfinite = c->overflow,
                         .limbs = c->words + AT_NORM,
                         .denominator = input->normalization == LOSS_GLOBAL_TOKENS ? c->words + AT_VALID : NULL,
-                        .scale = 1.0 / ranks_and_micro_steps(c, input),
+                        .scale = gradient_scale(c, input),
                         .max_norm = input->max_norm});
     return c->turn;
 }
@@ -210,13 +219,14 @@ const struct step_sums_result *step_sums_read(struct step_sums *c, int turn)
     for (int i = c->strategy->size - 1; i >= 0; i--) {
         r->bad_rank = x->heard[AT_RANKS + i] != 0 ? i : r->bad_rank;
     }
-    double scale = 1.0 / ranks_and_micro_steps(c, in);
+    double scale = 1.0 / ranks_and_micro_steps(c, in), gradients = gradient_scale(c, in);
     if (in->normalization == LOSS_GLOBAL_TOKENS) {
         scale = r->valid_count > 0 ? 1.0 / (double)r->valid_count : 0;
+        gradients = r->valid_count > 0 ? gradients / (double)r->valid_count : 0;
     }
     r->loss = dt_exact_get(x->heard + AT_LOSS) * scale;
     r->norm_finite = dt_exact_finite(x->heard + AT_NORM);
-    r->grad_norm = sqrt(dt_exact_get(x->heard + AT_NORM)) * scale;
+    r->grad_norm = sqrt(dt_exact_get(x->heard + AT_NORM)) * gradients;
     return r;
 }
 

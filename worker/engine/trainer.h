@@ -15,6 +15,7 @@
 #include "worker/engine/pace.h"
 #include "worker/engine/plan.h"
 #include "worker/engine/report.h"
+#include "worker/engine/scaler.h"
 #include "worker/engine/step_sums.h"
 #include "worker/engine/strategy.h"
 #include "worker/engine/world.h"
@@ -31,6 +32,7 @@ struct trainer_run {
     double rate_before;
     struct horizon horizon;
     struct schedule schedule;
+    struct scaler_state scaler; /* counts if the strategy's precision has a scaler */
     /* enum vote: of any rank, known to all, not acted upon yet. VOTE_STOP stays. */
     unsigned votes;
     bool eval_due;        /* the evaluation of this step was not made yet */
@@ -116,6 +118,7 @@ struct trainer_pending { /* a step that was enqueued */
     double begin_s, data_s, rate, computed;
     int64_t count, epoch, position; /* micro-steps; where the run stands behind it */
     int64_t samples;                /* horizon.samples behind it */
+    double loss_scale;              /* of run.scaler; 1: none */
     int turn;                       /* of its sums */
     int blank_rank;
     bool blank, riders;
@@ -202,6 +205,7 @@ struct trainer_evaluation { /* of all samples of a set, each once */
 struct trainer_result {
     double loss, grad_norm; /* NaN in a step without targets */
     bool not_finite;        /* trainer_finish fails for that: the loss or the gradient */
+    double loss_scale;      /* that the step was computed with; 1: none */
     double lr, step_s;
     int64_t valid_count, micro_steps;
     double computed;     /* share of the positions of full batches that this rank's had */
@@ -265,6 +269,16 @@ void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_p
 /* Waits for the earliest step that is in, and counts it: step, epoch, position, tokens are as
  * behind it. */
 int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_error *err);
+/* trainer_scale.c: the loss scale of F16. The scale of the next step, 1 where there is none; and by what the
+ * gradients that it gives are too large, with that scale and so many micro-steps. */
+double trainer_scale(const struct trainer *t);
+double trainer_gradient_scale(const struct trainer *t, double loss_scale, int64_t micro_steps);
+/* The learning rate of the next step: skipped steps do not advance the schedule. */
+double trainer_rate(const struct trainer *t, int64_t samples);
+/* The run goes on from a checkpoint, which need not have a scale. */
+void trainer_scale_resume(struct trainer *t, const struct scaler_state *saved);
+/* After a step, with the verdict of all ranks. DT_INVALID: the scale is at its least. */
+int trainer_scale_judge(struct trainer *t, const struct trainer_pending *p, bool overflow, struct dt_error *err);
 /* The host waits for an event; meanwhile it looks at peers, orders and the clock. */
 int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, struct dt_error *err);
 /* For a host that waits since begin_s: looks at peers, orders and the clock. */

@@ -23,7 +23,8 @@ int trainer_batch_open(struct trainer *t, struct dt_error *err)
     if (!d->host_memory && dt_stream_open(d, -1, &t->feeds.copy, err) != 0) { /* for copies alone */
         return -1;
     }
-    t->stepper.ahead = d->host_memory ? 0 : 1;
+    /* The loss scale of a step follows from the step before, so the host waits for that. */
+    t->stepper.ahead = d->host_memory || t->strategy.precision.scaler != NULL ? 0 : 1;
     sampler_use(&t->feeds.order, plan_at(&t->memory.plan, t->memory.order));
     int numbers = batch_numbers(layout);
     if (numbers >= 0) {

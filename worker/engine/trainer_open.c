@@ -328,6 +328,7 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
     if (precision_of(job, type, &precision, err) != 0) {
         return -1;
     }
+    t->run.scaler = precision.scaler != NULL ? scaler_begin(&job->loss_scaling) : (struct scaler_state){0};
     const struct strategy_row *row = strategy_find(job->training.strategy, size, err);
     if (!row || strategy_shards(row, job, size, local_size, &t->shards, err) != 0 ||
         open_chain(t, precision.compute, level, err) != 0 || open_data(t, err) != 0) {
@@ -393,6 +394,21 @@ static void print_json(const struct trainer *t, const char *device, int local_si
                    plan_available(local_size, what, sizeof what));
 }
 
+static const char *precision_words(const struct precision *p)
+{
+    bool wide = p->wire != p->compute;
+    switch (p->compute) {
+    case DT_BF16:
+        return precision_mixed(p) ? (wide ? ", bf16, reduced as fp32" : ", bf16")
+                                  : (wide ? ", bf16 without masters, reduced as fp32" : ", bf16 without masters");
+    case DT_F16:
+        return precision_mixed(p) ? (wide ? ", fp16, reduced as fp32" : ", fp16")
+                                  : (wide ? ", fp16 without masters, reduced as fp32" : ", fp16 without masters");
+    default:
+        return "";
+    }
+}
+
 void trainer_print_plan(const struct trainer *t, const char *device, int local_size, bool json, struct dt_text *out)
 {
     if (json) {
@@ -403,8 +419,7 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
     const struct precision *p = &t->strategy.precision;
     char text[32], other[32], what[64];
     dt_text_printf(out, "model      %s, %lld parameters in %d units%s\n", t->chain.spec.name,
-                   (long long)t->chain.parameter_count, t->chain.unit_count,
-                   precision_mixed(p) ? (p->wire == p->compute ? ", bf16" : ", bf16, reduced as fp32") : "");
+                   (long long)t->chain.parameter_count, t->chain.unit_count, precision_words(p));
     dt_text_printf(out, "data       %lld samples", (long long)plan_data(t)->sample_count);
     if (job->model.ops->positions != NULL) {
         dt_text_printf(out, " of %lld tokens", (long long)plan_data(t)->sequence_length);

@@ -322,7 +322,8 @@ void trainer_step_open(struct trainer *t)
     }
 }
 
-static double loss_scale(const struct trainer *t, const struct batch *b)
+/* What the gradient of a batch's summed loss is multiplied by. */
+static double loss_factor(const struct trainer *t, const struct batch *b)
 {
     bool local = t->job->training.loss_normalization == LOSS_LOCAL_MEAN;
     return !local ? 1 : b->weight > 0 ? 1.0 / (double)b->weight : 0;
@@ -344,6 +345,7 @@ void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_p
 {
     struct world *w = t->world;
     struct strategy *s = &t->strategy;
+    double scale = trainer_gradient_scale(t, p->loss_scale, f->count);
     trainer_graph_begin(t);
     timeline_step(t->stepper.timeline, t->stepper.begun + 1);
 
@@ -352,7 +354,7 @@ void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_p
                              &(struct dt_fill_args){.x = t->stepper.loss_sum, .count = f->count, .type = DT_F64});
     for (int64_t j = 0; j < f->count && !t->lost; j++) {
         const struct batch *batch = &f->batches[j];
-        const struct walk_loss loss = {.scale = loss_scale(t, batch), .sum = &t->stepper.loss_sum[j]};
+        const struct walk_loss loss = {.scale = loss_factor(t, batch) * scale, .sum = &t->stepper.loss_sum[j]};
         t->stepper.at = (struct trainer_at){j, f->count};
         trainer_batch_number(t, f, j);
         t->stepper.shape.weight = batch->weight;
@@ -377,6 +379,7 @@ void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_p
                                    .valid_count = f->valid,
                                    .micro_steps = f->count,
                                    .max_norm = t->job->training.max_grad_norm,
+                                   .loss_scale = scale,
                                    .normalization = t->job->training.loss_normalization,
                                    .riders = p->riders ? t->stepper.pace.block_ns : NULL,
                                    .votes = observers_vote(&t->observers)};
@@ -386,7 +389,8 @@ void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_p
     if (!p->blank) { /* or weight decay and old moments would move weights of which the step says
                       * nothing */
         span = timeline_begin(t->stepper.timeline, TIMELINE_COMPUTE, w->compute, "optimizer", NULL);
-        optimizer_step(&t->optimizer, p->rate, t->step_sums.factor);
+        optimizer_step(&t->optimizer, p->rate, t->step_sums.factor,
+                       s->precision.scaler != NULL ? t->step_sums.overflow : NULL);
         timeline_end(t->stepper.timeline, span, w->compute);
     }
     s->weights->publish(s);
@@ -403,7 +407,8 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     }
     p->begin_s = begin_s;
     p->data_s = f->data_s;
-    p->rate = horizon_rate(&t->run.horizon, &t->run.schedule, t->stepper.begun_samples);
+    p->rate = trainer_rate(t, t->stepper.begun_samples);
+    p->loss_scale = trainer_scale(t);
     p->count = f->count;
     p->computed = computed(t, f);
     p->epoch = f->epoch;
@@ -465,14 +470,15 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
         return -1;
     }
     const struct step_sums_result *r = step_sums_read(&t->step_sums, p->turn);
-    out->not_finite = r->bad_rank >= 0 || !r->norm_finite;
-    if (r->bad_rank >= 0) {
+    out->not_finite = r->bad_rank >= 0 || !r->norm_finite; /* if it fails */
+    bool scaled = t->strategy.precision.scaler != NULL, overflow = scaled && !r->norm_finite;
+    if (r->bad_rank >= 0 && !overflow) {
         (void)dt_fail(err, DT_INVALID,
                       "step %lld: the loss is not finite; lower training.learning_rate or look at the data",
                       (long long)t->run.step + 1);
         return dt_blame(err, DT_FAULT_FAILED, r->bad_rank);
     }
-    if (!r->norm_finite) {
+    if (!r->norm_finite && !scaled) {
         (void)dt_fail(err, DT_INVALID,
                       "step %lld: the gradient is not finite; lower training.learning_rate or look at the data",
                       (long long)t->run.step + 1);
@@ -484,6 +490,9 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
                       (long long)t->run.step + 1);
         return dt_blame(err, DT_FAULT_FAILED, t->rank);
     }
+    if (scaled && !p->blank && trainer_scale_judge(t, p, overflow, err) != 0) {
+        return -1;
+    }
     t->run.step++;
     t->run.epoch = p->epoch;
     t->run.position = p->position;
@@ -494,7 +503,8 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
     double now_s = dt_now_s();
     keep_pace(t, p->begin_s, p->data_s, now_s);
     say_blank(t, p);
-    *out = (struct trainer_result){.loss = r->valid_count > 0 ? r->loss : NAN,
+    *out = (struct trainer_result){.loss = r->valid_count > 0 && r->bad_rank < 0 ? r->loss : NAN,
+                                   .loss_scale = p->loss_scale,
                                    .grad_norm = r->valid_count > 0 ? r->grad_norm : NAN,
                                    .lr = p->rate,
                                    .step_s = now_s - fmax(p->begin_s, t->stepper.finished_s),

@@ -249,17 +249,35 @@ static void check_attention(struct job *job, struct dt_config *c)
  * same. The type of the optimizer's state is a choice of its own. */
 static void check_precision(struct job *job, struct dt_config *c)
 {
-    bool half_states = dialect_is_bf16(job->training.optimizer_state_dtype),
-         bf16 = dialect_is_bf16(job->training.precision);
-    const char *reduce = job->mixed.reduce_dtype;
-    job->training.optimizer_state_dtype = half_states ? "bf16" : "fp32";
-    job->training.precision = bf16 ? "bf16-mixed" : "32-true";
-    job->precision.states = half_states ? DT_BF16 : DT_F32;
-    job->precision.compute = bf16 ? DT_BF16 : DT_F32;
-    job->precision.reduce = reduce == NULL ? job->precision.compute : dialect_is_bf16(reduce) ? DT_BF16 : DT_F32;
-    if (!bf16 && job->precision.reduce == DT_BF16) {
+    static const char *const names[] = {[DT_F32] = "fp32", [DT_BF16] = "bf16", [DT_F16] = "fp16", [DT_F64] = "fp64"};
+    struct job_precision *p = &job->precision;
+    job->training.precision = dialect_precision(job->training.precision, &p->compute, &p->masters);
+    bool low = dt_dtype_half(p->masters), given = dt_config_given(c, "training.optimizer_state_dtype") != NULL;
+    p->states = dialect_element(job->training.optimizer_state_dtype);
+    p->states = low && !given ? DT_BF16 : p->states;
+    p->reduce = job->mixed.reduce_dtype == NULL ? p->compute : dialect_element(job->mixed.reduce_dtype);
+    p->sums = dialect_element(job->training.grad_accum_dtype);
+    job->training.optimizer_state_dtype = names[p->states];
+    job->training.grad_accum_dtype = names[p->sums];
+    if (p->reduce != p->compute && p->reduce != DT_F32) {
         dt_config_problem(c, "mixed_precision.reduce_dtype",
-                          "bf16 on the wire of an fp32 run is not there yet; write param_dtype bf16, or remove it");
+                          "%s on the wire of a run in %s is not there yet; write %s, or remove it", names[p->reduce],
+                          names[p->compute], dt_dtype_half(p->compute) ? "fp32" : "the param_dtype of that name");
+    }
+    if (p->sums != DT_F32 && (p->sums != p->compute || p->sums != p->reduce)) {
+        dt_config_problem(c, "training.grad_accum_dtype",
+                          "%s goes with a run that computes and reduces in %s; write fp32, or remove it",
+                          names[p->sums], names[p->sums]);
+    }
+}
+
+/* By the system that users know the strategy from. */
+static void choose_scaler(struct job *job)
+{
+    const char *strategy = dialect_strategy(job->training.strategy, &job->arena);
+    bool zero = strncmp(strategy, "zero", 4) == 0 || strcmp(strategy, "deepspeed") == 0;
+    if (strcmp(job->loss_scaling.algorithm, "auto") == 0) {
+        job->loss_scaling.algorithm = zero ? "deepspeed" : "torch";
     }
 }
 
@@ -452,6 +470,9 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     }
     if (good[JOB_TRAINING] && good[JOB_MIXED]) {
         check_precision(job, c);
+    }
+    if (good[JOB_TRAINING] && good[JOB_SCALING]) {
+        choose_scaler(job);
     }
 }
 

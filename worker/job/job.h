@@ -34,6 +34,18 @@ enum partial_accumulation { PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP };
 /* activation_checkpointing.level: "auto", the word after them. */
 enum { JOB_RECOMPUTE_AUTO = RECOMPUTE_BLOCK + 1 };
 
+/* the section loss_scaling (worker/engine/scaler.h) */
+struct scaler_settings {
+    const char *algorithm; /* "torch", "deepspeed" */
+    double loss_scale;     /* above 0: it never changes */
+    int64_t initial_scale_power;
+    int64_t loss_scale_window, hysteresis; /* of deepspeed */
+    bool consecutive_hysteresis;
+    double min_loss_scale;                /* below 0: the rule's own */
+    double growth_factor, backoff_factor; /* of torch */
+    int64_t growth_interval;
+};
+
 struct job {
     const char *path;       /* the job file, as given */
     const char *name;       /* file name without folder and .json */
@@ -97,9 +109,10 @@ struct job {
                                                       * may take; 0: as NCCL chooses */
         bool broadcast_buffers, sync_batch_norm;
         enum graphs_wish cuda_graphs;                /* layers or micro-steps as CUDA graphs, on a GPU */
-        const char *precision;                       /* "32-true", "bf16-mixed" */
+        const char *precision;                       /* "32-true", "bf16-mixed", ... (dialect_precision) */
         enum matmul_precision matmul_precision;      /* of products of F32 on a GPU: F32, TF32 */
         const char *optimizer_state_dtype;           /* "fp32", "bf16" */
+        const char *grad_accum_dtype;                /* "fp32", "bf16", "fp16" */
         double step_timeout_s, collective_timeout_s; /* 0: none */
         enum accumulate_sync accumulate_sync;
         enum partial_accumulation partial_accumulation;
@@ -121,7 +134,8 @@ struct job {
     struct job_mixed {                           /* FSDP's */
         const char *reduce_dtype, *buffer_dtype; /* null: as training.precision; any */
     } mixed;
-    struct job_recompute { /* activation_checkpointing */
+    struct scaler_settings loss_scaling; /* read if the precision is one of fp16 */
+    struct job_recompute {               /* activation_checkpointing */
         bool enabled;
         int64_t every_n_layers;
         int level; /* enum recompute, or JOB_RECOMPUTE_AUTO */
@@ -170,8 +184,10 @@ struct job {
 
     struct job_precision {             /* what training.precision, mixed_precision and
                                         * training.optimizer_state_dtype say together */
-        enum dt_dtype compute, reduce; /* F32 or BF16: weights, activations, their gradients;
-                                        * gradients on the wire */
+        enum dt_dtype compute, reduce; /* F32, BF16, F16 or F64: weights, activations, their gradients;
+                                        * gradients on the wire: as compute, or F32 */
+        enum dt_dtype sums;            /* gradients that add up over micro-steps: as compute, or F32 */
+        enum dt_dtype masters;         /* weights as they are updated: as compute, or F32 */
         enum dt_dtype states;          /* F32 or BF16: of the optimizer */
     } precision;
 

@@ -125,10 +125,18 @@ static const struct dt_rule collectives = {.type = DT_RULE_CHOICE, .choices = "a
 static const struct dt_rule multiprocessors = {.type = DT_RULE_INTEGER, .min = 0, .max = 64};
 static const struct dt_rule precision = {
     .type = DT_RULE_CHOICE,
-    .choices = "32-true|32|fp32|bf16-mixed|bf16",
-    .later = "bf16-true|16-mixed|16|fp16|16-true|64-true|64|transformer-engine|transformer-engine-float16"};
+    .choices = "32-true|32|fp32|bf16-mixed|bf16|bf16-true|16-mixed|16|fp16|16-true|64-true|64",
+    .later = "transformer-engine|transformer-engine-float16"};
 static const struct dt_rule element = {
-    .type = DT_RULE_CHOICE, .null = true, .choices = "fp32|float32|bf16|bfloat16", .later = "fp16|float16"};
+    .type = DT_RULE_CHOICE, .null = true, .choices = "fp32|float32|bf16|bfloat16|fp16|float16"};
+static const struct dt_rule accumulator = {.type = DT_RULE_CHOICE,
+                                           .choices = "fp32|float32|bf16|bfloat16|fp16|float16"};
+static const struct dt_rule scaler = {.type = DT_RULE_CHOICE, .choices = "auto|torch|deepspeed"};
+static const struct dt_rule scale_power = {.type = DT_RULE_INTEGER, .min = 0, .max = 126};
+static const struct dt_rule least_scale = {
+    .type = DT_RULE_NUMBER, .open_min = true, .max = LARGE, .null = true, .null_value = -1};
+static const struct dt_rule growth = {.type = DT_RULE_NUMBER, .min = 1, .max = 65536};
+static const struct dt_rule backoff = {.type = DT_RULE_NUMBER, .open_min = true, .max = 1};
 static const struct dt_rule state_element = {
     .type = DT_RULE_CHOICE, .choices = "fp32|float32|bf16|bfloat16", .later = "fp16|float16|fp8|int8|uint8"};
 static const struct dt_rule normalization = {.type = DT_RULE_ENUM, .choices = "local_mean|global_tokens"};
@@ -293,14 +301,19 @@ static const struct dt_field training_fields[] = {
      "layer in any case; auto: if a step is measured to be faster so",
      AT(cuda_graphs), &graphs},
     {"precision", "\"32-true\"",
-     "bf16-mixed: BF16 weights, activations and gradients; fp32 masters, moments and statistics", AT(precision),
-     &precision},
+     "bf16-mixed: BF16 weights, activations and gradients; fp32 masters, moments and statistics. 16-mixed: F16, with a "
+     "loss scale (loss_scaling). bf16-true, 16-true: without masters. 64-true: all in fp64, on a CPU",
+     AT(precision), &precision},
     {"matmul_precision", "\"highest\"",
      "of products of F32 on GPUs, as torch.set_float32_matmul_precision; high: operands are rounded to TF32",
      AT(matmul_precision), &matmul_precision},
     {"optimizer_state_dtype", "\"fp32\"",
-     "of the optimizer's state; bf16: half the memory, rounded stochastically, for fp32 masters",
+     "of the optimizer's state; bf16: half the memory, rounded stochastically; weights of 16 bits without masters have "
+     "bf16 unless it is given",
      AT(optimizer_state_dtype), &state_element},
+    {"grad_accum_dtype", "\"fp32\"",
+     "of gradients while they add up over micro-steps; the type of a 16-bit run: half the memory, rounded each time",
+     AT(grad_accum_dtype), &accumulator},
     {"step_timeout", "0", "seconds one step may take; 0: any", AT(step_timeout_s), &seconds},
     {"collective_timeout", "600", "seconds to wait for other ranks; 0: for ever", AT(collective_timeout_s), &seconds},
     {"accumulate_sync", "\"auto\"", "when gradients are reduced under accumulation", AT(accumulate_sync), &accumulate},
@@ -338,6 +351,28 @@ static const struct dt_field mixed_fields[] = {
      &element},
     {0},
 };
+#define AT(member) offsetof(struct scaler_settings, member)
+static const struct dt_field scaling_fields[] = {
+    {"algorithm", "\"auto\"",
+     "how the scale follows overflows: as torch.amp.GradScaler, or as DeepSpeed's fp16 block; auto: deepspeed for the "
+     "zero strategies, otherwise torch",
+     AT(algorithm), &scaler},
+    {"loss_scale", "0", "a scale that stays; 0: it follows overflows", AT(loss_scale), &from_0},
+    {"initial_scale_power", "16", "it begins at 2 to this power", AT(initial_scale_power), &scale_power},
+    {"growth_interval", "2000", "torch: good steps in a row before the scale grows", AT(growth_interval), &interval},
+    {"growth_factor", "2", "torch: by which it grows then", AT(growth_factor), &growth},
+    {"backoff_factor", "0.5", "torch: its factor after each overflow", AT(backoff_factor), &backoff},
+    {"loss_scale_window", "1000", "deepspeed: steps without overflow before it doubles", AT(loss_scale_window),
+     &interval},
+    {"hysteresis", "2", "deepspeed: overflows before it is halved", AT(hysteresis), &interval},
+    {"consecutive_hysteresis", "false", "deepspeed: a good step takes back what hysteresis has counted",
+     AT(consecutive_hysteresis), &boolean},
+    {"min_loss_scale", "null",
+     "an overflow at this scale ends the run; when null 1 for deepspeed, and the least float for torch",
+     AT(min_loss_scale), &least_scale},
+    {0},
+};
+#undef AT
 static const struct dt_field recompute_fields[] = {
     {"enabled", "false", "compute activations again in backward instead of keeping them",
      offsetof(struct job_recompute, enabled), &boolean},
@@ -452,6 +487,8 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
     [JOB_DDP] = {"ddp", "details of ddp", ddp_fields, offsetof(struct job, ddp)},
     [JOB_FSDP] = {"fsdp", "details of the sharded strategies", fsdp_fields, offsetof(struct job, fsdp)},
     [JOB_MIXED] = {"mixed_precision", "FSDP's block", mixed_fields, offsetof(struct job, mixed)},
+    [JOB_SCALING] = {"loss_scaling", "the scale of the loss, where fp16 is computed with", scaling_fields,
+                     offsetof(struct job, loss_scaling)},
     [JOB_RECOMPUTE] = {"activation_checkpointing", "memory for time", recompute_fields,
                        offsetof(struct job, recompute)},
     [JOB_OFFLOAD] = {"offload", "where state rests that need not be on the device", offload_fields,
@@ -466,14 +503,16 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
 };
 
 #define LATER "not there yet; remove it"
-#define FP16 "not there yet; remove it, or write training.precision \"bf16-mixed\""
+#define FP16 "here it is training.precision \"16-mixed\", or \"bf16-mixed\""
 #define HF_BF16 "Hugging Face's name; here it is training.precision \"bf16-mixed\""
 const struct dt_config_hint job_hints[] = {
     {"plugins", LATER},
     {"use_amp", FP16},
     {"training.use_amp", FP16},
     {"training.bf16", HF_BF16},
-    {"training.fp16", FP16},
+    {"training.fp16", "Hugging Face's name; here it is training.precision \"16-mixed\""},
+    {"training.fp32_grad_accum", "here it is training.grad_accum_dtype \"fp32\", which is the default"},
+    {"fp32_grad_accum", "here it is training.grad_accum_dtype \"fp32\", which is the default"},
     {"mixed_precision.keep_low_precision_grads", LATER},
     {"mixed_precision.cast_forward_inputs", LATER},
     {"mixed_precision.cast_root_forward_inputs", LATER},

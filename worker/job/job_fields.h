@@ -21,6 +21,7 @@ enum {
     JOB_DDP,
     JOB_FSDP,
     JOB_MIXED,
+    JOB_SCALING,
     JOB_RECOMPUTE,
     JOB_OFFLOAD,
     JOB_CHECKPOINTING,

@@ -134,7 +134,7 @@ struct model_spec { /* a model for one job */
     /* ranks over whose samples batch norms take their statistics together (struct pass_peers); 0: same
      * as 1 */
     int norm_ranks;
-    /* of weights and activations: DT_F32 or DT_BF16 (DT_F64 on the twin device); statistics have
+    /* of weights and activations: DT_F32, DT_BF16 or DT_F16 (DT_F64 on the twin device); statistics have
      * dt_dtype_wide(type) */
     enum dt_dtype type;
 };
@@ -164,7 +164,7 @@ struct pass { /* everything for one call of one block */
     bool accumulate[BLOCK_UNITS_MAX];
     /* the buffers and constants of the chain, of type dt_dtype_wide(type of the spec) */
     void *buffers;
-    /* type of grads if the spec's type is BF16: F32 or BF16; otherwise grads have the spec's
+    /* type of grads if the spec's type has 16 bits: F32 or that type; otherwise grads have the spec's
      * type */
     enum dt_dtype grad_type;
     /* The input. Set in PASS_FORWARD and PASS_EVAL, and in PASS_RECOMPUTE and backward for the last

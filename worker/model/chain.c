@@ -368,8 +368,8 @@ static int check_spec(const struct model_ops *ops, const struct model_spec *m, s
                        (long long)longest, ops->positions != NULL ? ops->positions : "one sample's",
                        (long long)positions, ops->positions != NULL ? ops->positions : "none");
     }
-    if (m->type != DT_F32 && m->type != DT_F64 && m->type != DT_BF16) {
-        return dt_fail(err, DT_INVALID, "model: compute type %s: only F32 and BF16 (F64 in tests)",
+    if (m->type != DT_F32 && m->type != DT_F64 && !dt_dtype_half(m->type)) {
+        return dt_fail(err, DT_INVALID, "model: compute type %s: only F32, BF16 and F16 (F64 in tests)",
                        dt_dtype_name(m->type));
     }
     return 0;
@@ -480,7 +480,7 @@ const void *pass_constant(const struct block *b, const struct pass *p, int i)
 
 enum dt_dtype pass_grad_type(const struct block *b, const struct pass *p)
 {
-    return b->spec->type == DT_BF16 ? p->grad_type : b->spec->type;
+    return dt_dtype_half(b->spec->type) ? p->grad_type : b->spec->type;
 }
 
 void *pass_memory(const struct block *b, const struct pass *p, int number)

@@ -50,7 +50,8 @@ void trainer_take_place(struct trainer *t, const struct checkpoint_state *state,
         known ? state->horizon
               : horizon_guess(&was, &last, t->feeds.train.sample_count, t->run.step, t->run.epoch, t->run.position);
     struct schedule before = horizon_schedule(&t->run.horizon, &was);
-    t->run.rate_before = horizon_rate(&t->run.horizon, &before, t->run.horizon.samples);
+    trainer_scale_resume(t, &state->scaler);
+    t->run.rate_before = horizon_rate(&t->run.horizon, &before, t->run.horizon.samples - t->run.scaler.skipped_samples);
     for (int i = 0; i < changes->count; i++) {
         if (strcmp(changes->list[i].key, "training.partial_accumulation") == 0) {
             horizon_count_anew(&t->run.horizon, &was, &t->job->training, &last, t->run.epoch, t->run.position);
@@ -77,7 +78,7 @@ struct horizon trainer_horizon(const struct trainer *t)
 static void say_change(struct trainer *t, const struct job_change *change, const char *data)
 {
     struct dt_text what, fields;
-    double rate = horizon_rate(&t->run.horizon, &t->run.schedule, t->run.horizon.samples);
+    double rate = trainer_rate(t, t->run.horizon.samples);
     dt_text_init(&what);
     dt_text_init(&fields);
     dt_text_printf(&fields, "\"key\": \"%s\", ", change->key);

@@ -206,6 +206,7 @@ struct checkpoint_state save_state(const struct trainer *t)
                                      .tokens = t->run.tokens,
                                      .optimizer_steps = t->optimizer.steps,
                                      .horizon = trainer_horizon(t),
+                                     .scaler = t->run.scaler,
                                      .seed = t->job->training.seed,
                                      .data_hash = t->feeds.train.hash,
                                      .data = t->feeds.train.files,

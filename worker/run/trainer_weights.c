@@ -56,6 +56,12 @@ static int put_weights(struct trainer *t, struct pinned_window *window, int u, i
     return rc;
 }
 
+/* The type in which values are made or read, before they are rounded to what they are kept as. */
+static enum dt_dtype type_made(const struct trainer *t)
+{
+    return dt_dtype_wide(t->strategy.precision.masters);
+}
+
 enum { DRAWN_AT_ONCE = 1 << 16 }; /* elements that a thread draws before it takes the next ones */
 
 /* Initial weights [first, first + count) of unit u, which threads draw in parts. */
@@ -69,7 +75,7 @@ struct drawing {
 static void draw_part(void *drawing, int64_t part)
 {
     const struct drawing *d = drawing;
-    enum dt_dtype type = d->t->strategy.precision.masters;
+    enum dt_dtype type = type_made(d->t);
     int64_t at = part * DRAWN_AT_ONCE, n = d->count - at < DRAWN_AT_ONCE ? d->count - at : DRAWN_AT_ONCE;
     init_unit(&d->t->chain, d->u, (uint64_t)d->t->job->training.seed, d->first + at, n, type,
               (char *)d->out + (size_t)at * dt_dtype_size(type));
@@ -81,7 +87,7 @@ static int fill_unit(struct trainer *t, struct pinned_window *window, const stru
                      struct dt_pool *pool, struct dt_error *err)
 {
     struct strategy *s = &t->strategy;
-    int64_t first, count, most = (int64_t)(PINNED_WINDOW_BYTES / dt_dtype_size(s->precision.masters));
+    int64_t first, count, most = (int64_t)(PINNED_WINDOW_BYTES / dt_dtype_size(type_made(t)));
     struct home_part part = strategy_resident(s, u, &first, &count);
     int rc = 0;
     for (int64_t done = 0, n; done < count && rc == 0; done += n) {
@@ -94,9 +100,9 @@ static int fill_unit(struct trainer *t, struct pinned_window *window, const stru
             struct drawing d = {t, u, first + done, n, values};
             dt_pool_run(pool, (n + DRAWN_AT_ONCE - 1) / DRAWN_AT_ONCE, draw_part, &d);
         } else if (rc == 0) {
-            rc = hf_read_unit(hf, u, first + done, n, s->precision.masters, values, err);
+            rc = hf_read_unit(hf, u, first + done, n, type_made(t), values, err);
         }
-        rc = rc == 0 ? put_weights(t, window, u, first + done, n, to, values, s->precision.masters, err) : rc;
+        rc = rc == 0 ? put_weights(t, window, u, first + done, n, to, values, type_made(t), err) : rc;
         home_back(part, size_bytes, window->stream);
         part.at += size_bytes;
         dt_page_pulse(t->world->page);
@@ -184,7 +190,7 @@ int trainer_init_weights(struct trainer *t, struct dt_error *err)
     if (hf != NULL) {
         begin_head(t, hf);
     }
-    void *room = precision_mixed(&t->strategy.precision) ? dt_alloc(PINNED_WINDOW_BYTES) : NULL;
+    void *room = t->strategy.precision.compute != type_made(t) ? dt_alloc(PINNED_WINDOW_BYTES) : NULL;
     struct dt_pool *pool = NULL;
     int rc = hf == NULL ? dt_pool_open(&pool, t->world->threads, err) : 0;
     rc = rc == 0 ? pinned_window_open(&window, t->world->device, t->world->compute, err) : rc;
@@ -230,7 +236,7 @@ static int read_piece_of(struct reading *r, const char *purpose, const struct sp
 static int read_weights(struct trainer *t, struct reading *r, int u, const struct span *s, struct dt_error *err)
 {
     const struct tensor *x = s->tensor;
-    int64_t first, count, most = (int64_t)(PINNED_WINDOW_BYTES / dt_dtype_size(t->strategy.precision.masters));
+    int64_t first, count, most = (int64_t)(PINNED_WINDOW_BYTES / dt_dtype_size(type_made(t)));
     struct home_part part = strategy_resident(&t->strategy, u, &first, &count);
     int rc = 0;
     part.at += (size_t)s->at * t->strategy.type_size;
@@ -369,7 +375,8 @@ int trainer_load(struct trainer *t, const char *path, struct job_changes *change
         trainer_set_config(t, state->model_config);
         t->saver.rewritten = state->horizon.of.micro_batch == 0;
         t->optimizer.steps = state->optimizer_steps;
-        t->run.blank_steps = state->step > state->optimizer_steps ? state->step - state->optimizer_steps : 0;
+        int64_t moved = state->optimizer_steps + state->scaler.skipped;
+        t->run.blank_steps = state->step > moved ? state->step - moved : 0;
         atomic_store(&t->world->page->step, t->run.step);
         atomic_store(&t->world->page->saved_step, t->run.step);
     }

@@ -174,8 +174,8 @@ INLINE void look_up(const struct activation_table *table, const uint16_t *x, int
         break;                                                                                                         \
     }
 #define DT_FOR_KIND_AND_TYPE(f)                                                                                        \
-    if (a->type == DT_BF16) {                                                                                          \
-        DT_FOR_KIND(f, DT_BF16)                                                                                        \
+    if (DT_IS_HALF(a->type)) {                                                                                         \
+        DT_FOR_KIND(f, DT_HALF)                                                                                        \
     } else {                                                                                                           \
         DT_FOR_KIND(f, DT_F32)                                                                                         \
     }

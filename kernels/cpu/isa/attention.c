@@ -20,7 +20,7 @@ static const float *fetch_head(const struct shape *x, float *room, const void *t
         return (const float *)tensor + at;
     }
     for (int64_t i = 0; i < count; i++) {
-        vec_fetch(room + i * D, tensor, at + i * stride, D, DT_BF16);
+        vec_fetch(room + i * D, tensor, at + i * stride, D, DT_HALF);
     }
     return room;
 }
@@ -36,7 +36,7 @@ static void keep_head(const struct shape *x, const float *room, void *tensor, in
 {
     int64_t D = x->of.head_size;
     for (int64_t i = 0; i < count && x->half; i++) {
-        vec_keep(tensor, at + i * stride, room + i * D, D, DT_BF16);
+        vec_keep(tensor, at + i * stride, room + i * D, D, DT_HALF);
     }
 }
 
@@ -52,7 +52,7 @@ static struct range keys_of(const struct shape *x, int64_t b, int64_t begin, int
 static void product(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t stride, int64_t m,
                     int64_t n, int64_t k)
 {
-    ISA(dt_gemm_packed)
+    ISA_BASE(dt_gemm_packed)
     (&(struct dt_gemm){.c = c, .a = a, .m = m, .n = n, .k = k, .a_row = lda, .a_col = 1, .ldc = ldc}, b, stride);
 }
 
@@ -60,7 +60,7 @@ static void product(float *c, int64_t ldc, const float *a, int64_t lda, const fl
 static void product_turned(float *c, int64_t ldc, const float *a, int64_t lda, const float *b, int64_t m, int64_t n,
                            int64_t k, bool add)
 {
-    ISA(dt_gemm_packed)
+    ISA_BASE(dt_gemm_packed)
     (&(struct dt_gemm){.c = c, .a = a, .m = m, .n = n, .k = k, .a_row = 1, .a_col = lda, .ldc = ldc, .accumulate = add},
      b, k);
 }
@@ -114,8 +114,8 @@ static void attention_part(void *context, int64_t part)
     float *scores = dt_cpu_work(DT_WORK_KERNEL, (size_t)need * sizeof(float));
     float *turned_k = scores + FORWARD_TILE * T, *packed_v = turned_k + DT_PACKED(T) * D;
     float *in = packed_v + DT_PACKED(D) * T, *result = in + T * D;
-    ISA(dt_gemm_pack)(turned_k, fetch_head(x, in, a->k, kv_at, s->kv_stride, T), 1, x->kv_step, T, D);
-    ISA(dt_gemm_pack)(packed_v, fetch_head(x, in, a->v, kv_at, s->kv_stride, T), x->kv_step, 1, D, T);
+    ISA_BASE(dt_gemm_pack)(turned_k, fetch_head(x, in, a->k, kv_at, s->kv_stride, T), 1, x->kv_step, T, D);
+    ISA_BASE(dt_gemm_pack)(packed_v, fetch_head(x, in, a->v, kv_at, s->kv_stride, T), x->kv_step, 1, D, T);
     for (int64_t h = g * x->group; h < (g + 1) * x->group; h++) {
         int64_t out_at = b * Q * s->out_stride + h * D;
         struct head head = {.b = b, .h = h, .k = turned_k, .v = packed_v, .scores = scores};
@@ -175,9 +175,9 @@ static void backward_tile(const struct shape *x, const struct backward_head *h, 
         struct row row = row_of(x, h->b, h->h, begin + i, &keys);
         gradient_row(x, &row, h->p + i * n, h->ds + i * n, n, h->lse[begin + i], delta);
     }
-    ISA(dt_gemm_pack)(h->tile, dout, x->o_step, 1, D, rows);
+    ISA_BASE(dt_gemm_pack)(h->tile, dout, x->o_step, 1, D, rows);
     product_turned(h->dv + at, KS, h->p, n, h->tile, n, D, rows, add);
-    ISA(dt_gemm_pack)(h->tile, q, S, 1, D, rows);
+    ISA_BASE(dt_gemm_pack)(h->tile, q, S, 1, D, rows);
     product_turned(h->dk + at, KS, h->ds, n, h->tile, n, D, rows, add);
     product(h->dq + begin * S, S, h->ds, n, h->packed_k + keys.first * DT_PANEL, x->of.keys, rows, D, n);
 }
@@ -213,9 +213,9 @@ static void attention_backward_part(void *context, int64_t part)
           *tile = packed_k + DT_PACKED(D) * T,
           *room = tile + DT_PACKED(D) * TILE; /* room for q, out, dout, dq, dk, dv */
     const float *k = fetch_head(x, room, a->k, kv_at, S, T);
-    ISA(dt_gemm_pack)(turned_k, k, 1, x->kv_step, T, D);
-    ISA(dt_gemm_pack)(packed_k, k, x->kv_step, 1, D, T);
-    ISA(dt_gemm_pack)(turned_v, fetch_head(x, room, a->v, kv_at, S, T), 1, x->kv_step, T, D);
+    ISA_BASE(dt_gemm_pack)(turned_k, k, 1, x->kv_step, T, D);
+    ISA_BASE(dt_gemm_pack)(packed_k, k, x->kv_step, 1, D, T);
+    ISA_BASE(dt_gemm_pack)(turned_v, fetch_head(x, room, a->v, kv_at, S, T), 1, x->kv_step, T, D);
     struct backward_head h = {.b = b, .turned_k = turned_k, .turned_v = turned_v, .packed_k = packed_k, .p = p};
     h.ds = ds;
     h.tile = tile;

@@ -24,7 +24,7 @@ INLINE struct shape shape_of(const struct dt_attention_shape *args)
     struct shape x = {.of = dt_attention_filled(args)};
     const struct dt_attention_shape *s = &x.of;
     x.group = s->heads / s->kv_heads;
-    x.half = s->type == DT_BF16;
+    x.half = DT_IS_HALF(s->type);
     x.q_step = x.half ? s->head_size : s->q_stride;
     x.kv_step = x.half ? s->head_size : s->kv_stride;
     x.o_step = x.half ? s->head_size : s->out_stride;

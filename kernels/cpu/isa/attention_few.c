@@ -70,7 +70,7 @@ static void few_part(void *context, int64_t number)
         vec_fetch(p.q + r * p.D, a->q, (b * s->queries + i) * s->q_stride + h * p.D, p.D, s->type);
     }
     if (x->half) {
-        products(&p, a->k, at, DT_BF16);
+        products(&p, a->k, at, DT_HALF);
     } else {
         products(&p, a->k, at, DT_F32);
     }
@@ -85,7 +85,7 @@ static void few_part(void *context, int64_t number)
         }
     }
     if (x->half) {
-        add_values(&p, a->v, at, DT_BF16);
+        add_values(&p, a->v, at, DT_HALF);
     } else {
         add_values(&p, a->v, at, DT_F32);
     }

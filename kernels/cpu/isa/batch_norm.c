@@ -47,8 +47,8 @@ static void moments_part(void *context, int64_t part)
 {
     const struct blocks *k = context;
     const struct dt_batch_moments_args *a = k->args;
-    if (a->type == DT_BF16) {
-        moments_of(k, a->x, part, DT_BF16);
+    if (DT_IS_HALF(a->type)) {
+        moments_of(k, a->x, part, DT_HALF);
     } else {
         moments_of(k, a->x, part, DT_F32);
     }
@@ -152,8 +152,8 @@ static void norm_part(void *context, int64_t part)
 {
     const struct dt_batch_norm_args *a = context;
     int64_t begin = part * ROWS, end = min64(a->row_count, begin + ROWS);
-    if (a->type == DT_BF16) {
-        norm_rows(a, begin, end, DT_BF16);
+    if (DT_IS_HALF(a->type)) {
+        norm_rows(a, begin, end, DT_HALF);
     } else {
         norm_rows(a, begin, end, DT_F32);
     }
@@ -197,8 +197,8 @@ static void sums_part(void *context, int64_t part)
 {
     const struct blocks *k = context;
     const struct dt_batch_norm_sums_args *a = k->args;
-    if (a->type == DT_BF16) {
-        sums_of(k, a, part, DT_BF16);
+    if (DT_IS_HALF(a->type)) {
+        sums_of(k, a, part, DT_HALF);
     } else {
         sums_of(k, a, part, DT_F32);
     }
@@ -219,7 +219,7 @@ static int batch_norm_sums_now(struct dt_pool *pool, struct dt_batch_norm_sums_a
     struct blocks k = blocks_of(a, a->row_count, a->col_count);
     int64_t parts = parts_of(k.rows, ROWS), C = k.cols;
     const float *rstd = (const float *)a->statistics + C;
-    enum dt_dtype type = a->type == DT_BF16 ? a->grad_type : a->type;
+    enum dt_dtype type = DT_IS_HALF(a->type) ? a->grad_type : a->type;
     float *sums = a->sums;
     dt_pool_run(pool, parts, sums_part, &k);
     for (int64_t c = 0; c < C; c++) {
@@ -259,8 +259,8 @@ static void back_part(void *context, int64_t part)
 {
     const struct dt_batch_norm_backward_args *a = context;
     int64_t begin = part * ROWS, end = min64(a->row_count, begin + ROWS);
-    if (a->type == DT_BF16) {
-        back_rows(a, begin, end, DT_BF16);
+    if (DT_IS_HALF(a->type)) {
+        back_rows(a, begin, end, DT_HALF);
     } else {
         back_rows(a, begin, end, DT_F32);
     }

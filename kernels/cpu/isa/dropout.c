@@ -32,8 +32,8 @@ static void dropout_part(void *context, int64_t part)
     while (begin < end) {
         int64_t sample = begin / sample_size, stop = min64(end, (sample + 1) * sample_size);
         uint64_t key = dt_dropout_key(a->seed, a->site, a->samples[sample]);
-        if (a->type == DT_BF16) {
-            drop(a, begin, stop, begin - sample * sample_size, key, DT_BF16);
+        if (DT_IS_HALF(a->type)) {
+            drop(a, begin, stop, begin - sample * sample_size, key, DT_HALF);
         } else {
             drop(a, begin, stop, begin - sample * sample_size, key, DT_F32);
         }

@@ -31,8 +31,8 @@ static void scale_part(void *context, int64_t part)
 {
     const struct scaling *c = context;
     int64_t begin = part * PART, end = min64(c->args->count, begin + PART);
-    if (c->args->type == DT_BF16) {
-        scale_typed(c, begin, end, DT_BF16);
+    if (DT_IS_HALF(c->args->type)) {
+        scale_typed(c, begin, end, DT_HALF);
     } else {
         scale_typed(c, begin, end, DT_F32);
     }
@@ -63,10 +63,10 @@ static void add_part(void *context, int64_t part)
 {
     const struct dt_add_args *a = context;
     int64_t begin = part * PART, end = min64(a->count, begin + PART);
-    if (a->type == DT_BF16) {
-        add_typed(a, begin, end, DT_BF16, DT_BF16);
-    } else if (a->b_type == DT_BF16) {
-        add_typed(a, begin, end, DT_F32, DT_BF16);
+    if (a->type == DT_HALF) {
+        add_typed(a, begin, end, DT_HALF, DT_HALF);
+    } else if (a->b_type == DT_HALF) {
+        add_typed(a, begin, end, DT_F32, DT_HALF);
     } else {
         add_typed(a, begin, end, DT_F32, DT_F32);
     }
@@ -78,13 +78,13 @@ static int add_now(struct dt_pool *pool, struct dt_add_args *a, struct dt_error 
     dt_pool_run(pool, parts_of(a->count, PART), add_part, a);
     return 0;
 }
-DT_ISA_KERNEL(add)
+DT_ISA_KERNEL_OF(add, (a->type == DT_F32 && a->b_type == DT_F16 ? DT_F16 : a->type))
 
 /* ---- activations ---- */
 
 INLINE void activate_by_table(const struct dt_activation_args *a, int64_t begin, int64_t end, enum dt_activation kind)
 {
-    const uint16_t *t = table_of(kind, DT_BF16)->rounded, *x = a->x;
+    const uint16_t *t = table_of(kind, DT_HALF)->rounded, *x = a->x;
     uint16_t *y = a->y;
     int64_t i = begin;
     for (; i + 8 <= end; i += 8) {
@@ -110,15 +110,15 @@ INLINE void activate(const struct dt_activation_args *a, int64_t begin, int64_t 
     }
     for (int64_t at = begin; at < end; at += BLOCK) {
         int64_t n = min64(BLOCK, end - at);
-        float *y = type == DT_BF16 ? room : (float *)a->y + at;
-        const float *x = type == DT_BF16 ? room : (const float *)a->x + at;
-        if (type == DT_BF16) {
+        float *y = type == DT_HALF ? room : (float *)a->y + at;
+        const float *x = type == DT_HALF ? room : (const float *)a->x + at;
+        if (type == DT_HALF) {
             vec_fetch(room, a->x, at, n, type);
         }
         for (int64_t i = 0; i < n; i += VEC) {
             vec_store_n(y + i, activation_value(kind, vec_load_n(x + i, n - i)), n - i);
         }
-        if (type == DT_BF16) {
+        if (type == DT_HALF) {
             vec_keep(a->y, at, room, n, type);
         }
     }
@@ -127,7 +127,7 @@ INLINE void activate(const struct dt_activation_args *a, int64_t begin, int64_t 
 INLINE void activate_backward_by_table(const struct dt_activation_backward_args *a, int64_t begin, int64_t end,
                                        enum dt_activation kind)
 {
-    const struct activation_table *table = table_of(kind, DT_BF16);
+    const struct activation_table *table = table_of(kind, DT_HALF);
     const uint16_t *x = a->x, *dy = a->dy;
     uint16_t *dx = a->dx;
     for (int64_t i = begin; i < end; i += VEC) {
@@ -147,17 +147,17 @@ INLINE void activate_backward(const struct dt_activation_backward_args *a, int64
     }
     for (int64_t at = begin; at < end; at += BLOCK) {
         int64_t n = min64(BLOCK, end - at);
-        float *dx = type == DT_BF16 ? room[0] : (float *)a->dx + at;
-        const float *dy = type == DT_BF16 ? room[0] : (const float *)a->dy + at,
-                    *x = type == DT_BF16 ? room[1] : (const float *)a->x + at;
-        if (type == DT_BF16) {
+        float *dx = type == DT_HALF ? room[0] : (float *)a->dx + at;
+        const float *dy = type == DT_HALF ? room[0] : (const float *)a->dy + at,
+                    *x = type == DT_HALF ? room[1] : (const float *)a->x + at;
+        if (type == DT_HALF) {
             vec_fetch(room[0], a->dy, at, n, type);
             vec_fetch(room[1], a->x, at, n, type);
         }
         for (int64_t i = 0; i < n; i += VEC) {
             vec_store_n(dx + i, vec_load_n(dy + i, n - i) * activation_slope(kind, vec_load_n(x + i, n - i)), n - i);
         }
-        if (type == DT_BF16) {
+        if (type == DT_HALF) {
             vec_keep(a->dx, at, room[0], n, type);
         }
     }
@@ -213,14 +213,14 @@ static void column_sum_part(void *context, int64_t part)
 {
     const struct dt_column_sum_args *a = context;
     int64_t from = part * COLUMNS, n = min64(COLUMNS, a->col_count - from);
-    bool half = a->type == DT_BF16, half_grad = half && a->grad_type == DT_BF16;
+    bool half = DT_IS_HALF(a->type), half_grad = half && a->grad_type == DT_HALF;
     if (n == COLUMNS) { /* whole cache lines, so take all columns of the part at once */
-        half_grad ? sum_columns(a, from, COLUMNS, DT_BF16, DT_BF16)
-        : half    ? sum_columns(a, from, COLUMNS, DT_BF16, DT_F32)
+        half_grad ? sum_columns(a, from, COLUMNS, DT_HALF, DT_HALF)
+        : half    ? sum_columns(a, from, COLUMNS, DT_HALF, DT_F32)
                   : sum_columns(a, from, COLUMNS, DT_F32, DT_F32);
     } else {
-        half_grad ? sum_columns(a, from, n, DT_BF16, DT_BF16)
-        : half    ? sum_columns(a, from, n, DT_BF16, DT_F32)
+        half_grad ? sum_columns(a, from, n, DT_HALF, DT_HALF)
+        : half    ? sum_columns(a, from, n, DT_HALF, DT_F32)
                   : sum_columns(a, from, n, DT_F32, DT_F32);
     }
 }

@@ -42,12 +42,12 @@ INLINE void gate_typed(const struct dt_gate_args *a, int64_t begin, int64_t end,
         }
         const float *gate = vec_floats(room[0], a->gate, b.apart, b.n, type);
         const float *up = vec_floats(room[1], a->up, b.apart, b.n, type);
-        float *y = type == DT_BF16 ? room[0] : (float *)a->y + at;
+        float *y = type == DT_HALF ? room[0] : (float *)a->y + at;
         for (int64_t i = 0; i < b.n; i += VEC) {
             vec v = activation_value(kind, vec_load_n(gate + i, b.n - i)) * vec_load_n(up + i, b.n - i);
             vec_store_n(y + i, v, b.n - i);
         }
-        if (type == DT_BF16) {
+        if (type == DT_HALF) {
             vec_keep(a->y, at, y, b.n, type);
         }
     }
@@ -105,7 +105,7 @@ INLINE void gate_backward_typed(const struct dt_gate_backward_args *a, int64_t b
         const float *dy = vec_floats(room[0], a->dy, at, b.n, type);
         const float *gate = vec_floats(room[1], a->gate, b.apart, b.n, type);
         const float *up = vec_floats(room[2], a->up, b.apart, b.n, type);
-        bool half = type == DT_BF16;
+        bool half = type == DT_HALF;
         float *y = half ? room[0] : a->y != NULL ? (float *)a->y + at : NULL;
         float *dgate = half ? room[1] : (float *)a->dgate + b.apart;
         float *dup = half ? room[2] : (float *)a->dup + b.apart;

@@ -446,7 +446,7 @@ static void few_rows(const struct dt_gemm *g)
     }
 }
 
-void ISA(dt_gemm)(const struct dt_gemm *g)
+void ISA_BASE(dt_gemm)(const struct dt_gemm *g)
 {
     if (g->m <= FEW) {
         few_rows(g);
@@ -472,12 +472,12 @@ void ISA(dt_gemm)(const struct dt_gemm *g)
     }
 }
 
-void ISA(dt_gemm_pack)(float *to, const float *b, int64_t row, int64_t col, int64_t n, int64_t k)
+void ISA_BASE(dt_gemm_pack)(float *to, const float *b, int64_t row, int64_t col, int64_t n, int64_t k)
 {
     pack_b(to, b, row, col, n, k);
 }
 
-void ISA(dt_gemm_packed)(const struct dt_gemm *g, const float *packed, int64_t stride)
+void ISA_BASE(dt_gemm_packed)(const struct dt_gemm *g, const float *packed, int64_t stride)
 {
     float *packed_a = g->a_col != 1 ? dt_cpu_work(DT_WORK_MATMUL, (size_t)(g->k * (MC + ROWS)) * sizeof(float)) : NULL;
     for (int64_t i = 0; i < g->m; i += MC) {
@@ -493,9 +493,9 @@ void ISA(dt_matmul)(struct dt_stream *s, const struct dt_matmul_args *a)
     static const struct dt_gemm_engine engine = {dt_onednn_gemm, dt_gemm_bf16_faster, dt_onednn_rows_change_bits,
                                                  false};
 #elif VEC == 8
-    static const struct dt_gemm_engine engine = {ISA(dt_gemm), dt_gemm_bf16_faster, NULL, true};
+    static const struct dt_gemm_engine engine = {ISA_BASE(dt_gemm), dt_gemm_bf16_faster, NULL, true};
 #else
-    static const struct dt_gemm_engine engine = {ISA(dt_gemm), dt_gemm_bf16_floats, NULL, true};
+    static const struct dt_gemm_engine engine = {ISA_BASE(dt_gemm), dt_gemm_half_floats, NULL, true};
 #endif
     dt_matmul_by(s, a, &engine);
 }

@@ -4,12 +4,12 @@
 
 static void widen(float *out, const uint16_t *in, int64_t count)
 {
-    vec_fetch(out, in, 0, count, DT_BF16);
+    vec_fetch(out, in, 0, count, DT_HALF);
 }
 
 static void narrow(uint16_t *out, const float *in, int64_t count)
 {
-    vec_keep(out, 0, in, count, DT_BF16);
+    vec_keep(out, 0, in, count, DT_HALF);
 }
 
 static void add(uint16_t *out, const uint16_t *a, const uint16_t *b, int64_t count)

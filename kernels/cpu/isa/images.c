@@ -71,13 +71,13 @@ static void unfold_part(void *context, int64_t part)
     struct line l = line_of(part, w->out_height);
     size_t bytes = dt_dtype_size(a->type), row = (size_t)(w->channels * w->size * w->size) * bytes;
     char *out = (char *)a->out + (size_t)(part * w->out_width) * row;
-    bool half = a->type == DT_BF16;
+    bool half = DT_IS_HALF(a->type);
     for (int64_t x = 0; x < w->out_width; x++, out += row) {
         if (a->planar && a->x_type == DT_F32) {
-            half ? unfold_planar(a, l.b, l.y, x, out, DT_BF16, DT_F32)
+            half ? unfold_planar(a, l.b, l.y, x, out, DT_HALF, DT_F32)
                  : unfold_planar(a, l.b, l.y, x, out, DT_F32, DT_F32);
         } else if (a->planar) {
-            unfold_planar(a, l.b, l.y, x, out, DT_BF16, DT_BF16);
+            unfold_planar(a, l.b, l.y, x, out, DT_HALF, DT_HALF);
         } else if (w->size == 1) {
             half ? unfold_window(a, l.b, l.y, x, out, 1, 2) : unfold_window(a, l.b, l.y, x, out, 1, 4);
         } else if (w->size == 3) {
@@ -107,7 +107,7 @@ INLINE void fold_window(float *sums, const void *dout, int64_t from, int64_t k, 
 {
     for (int64_t c = 0; c < channels; c++) {
         int64_t at = from + c * all + k;
-        sums[c] += type == DT_BF16 ? vec_get(dout, at, 1, DT_BF16)[0] : ((const float *)dout)[at];
+        sums[c] += type == DT_HALF ? vec_get(dout, at, 1, DT_HALF)[0] : ((const float *)dout)[at];
     }
 }
 
@@ -142,8 +142,8 @@ static void fold_part(void *context, int64_t part)
     struct line l = line_of(part, a->windows.height);
     float *sums = dt_cpu_work(DT_WORK_KERNEL, (size_t)a->windows.channels * sizeof *sums);
     for (int64_t x = 0; x < a->windows.width; x++) {
-        if (a->type == DT_BF16) {
-            fold_pixel(a, l, x, sums, DT_BF16);
+        if (DT_IS_HALF(a->type)) {
+            fold_pixel(a, l, x, sums, DT_HALF);
         } else {
             fold_pixel(a, l, x, sums, DT_F32);
         }
@@ -189,8 +189,8 @@ static void max_pool_part(void *context, int64_t part)
     const struct dt_max_pool_args *a = context;
     struct line l = line_of(part, a->windows.out_height);
     for (int64_t x = 0; x < a->windows.out_width; x++) {
-        if (a->type == DT_BF16) {
-            pool_window(a, l, x, DT_BF16);
+        if (DT_IS_HALF(a->type)) {
+            pool_window(a, l, x, DT_HALF);
         } else {
             pool_window(a, l, x, DT_F32);
         }
@@ -231,8 +231,8 @@ static void max_pool_backward_part(void *context, int64_t part)
     const struct dt_max_pool_backward_args *a = context;
     struct line l = line_of(part, a->windows.height);
     for (int64_t x = 0; x < a->windows.width; x++) {
-        if (a->type == DT_BF16) {
-            spread_pixel(a, l, x, DT_BF16);
+        if (DT_IS_HALF(a->type)) {
+            spread_pixel(a, l, x, DT_HALF);
         } else {
             spread_pixel(a, l, x, DT_F32);
         }

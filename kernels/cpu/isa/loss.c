@@ -89,10 +89,10 @@ static void entropy_row(const struct dt_cross_entropy_args *a, int64_t row)
         }
         return;
     }
-    bool copied = a->type == DT_BF16 || (capped && !a->with_grad);
+    bool copied = DT_IS_HALF(a->type) || (capped && !a->with_grad);
     float *x = copied ? dt_cpu_work(DT_WORK_KERNEL, (size_t)n * sizeof(float)) : (float *)a->logits + at;
-    if (a->type == DT_BF16) {
-        vec_fetch(x, a->logits, at, n, DT_BF16);
+    if (DT_IS_HALF(a->type)) {
+        vec_fetch(x, a->logits, at, n, DT_HALF);
     } else if (copied) {
         memcpy(x, (const float *)a->logits + at, (size_t)n * sizeof(float));
     }
@@ -127,9 +127,9 @@ static void entropy_row(const struct dt_cross_entropy_args *a, int64_t row)
         factor = 1.0F;
     }
     float own = x[target] * factor - (capped ? 0.0F : (float)grad_scale);
-    if (a->type == DT_BF16) {
-        store_gradient(a, at, x, n, factor, DT_BF16);
-        vec_put(a->logits, at + target, vec_all(own), 1, DT_BF16);
+    if (DT_IS_HALF(a->type)) {
+        store_gradient(a, at, x, n, factor, DT_HALF);
+        vec_put(a->logits, at + target, vec_all(own), 1, DT_HALF);
     } else if (!capped) {
         store_gradient(a, at, x, n, factor, DT_F32);
         x[target] = own;
@@ -197,8 +197,8 @@ static void embedding_part(void *context, int64_t part)
     for (int64_t row = part * ROW_BLOCK; row < min64(a->row_count, (part + 1) * ROW_BLOCK); row++) {
         if (copies) {
             memcpy((char *)a->out + (size_t)row * size, (const char *)a->tokens + (size_t)a->ids[row] * size, size);
-        } else if (a->type == DT_BF16) {
-            embed_typed(a, row, DT_BF16);
+        } else if (DT_IS_HALF(a->type)) {
+            embed_typed(a, row, DT_HALF);
         } else {
             embed_typed(a, row, DT_F32);
         }
@@ -258,20 +258,20 @@ INLINE void add_id(const struct embedding_backward *c, int64_t id, int64_t from,
     vec sum[ID_BLOCK] = {{0}};
     for (int v = 0; v < ID_BLOCK && a->accumulate; v++) {
         if (v * VEC < n) {
-            sum[v] = vec_get(a->dtokens, id * cols + from + v * VEC, n - v * VEC, DT_BF16);
+            sum[v] = vec_get(a->dtokens, id * cols + from + v * VEC, n - v * VEC, DT_HALF);
         }
     }
     for (int64_t row = skipped(a, id) ? -1 : c->first[id]; row >= 0; row = c->next[row]) {
 #pragma GCC unroll 8
         for (int v = 0; v < ID_BLOCK; v++) {
             if (v * VEC < n) {
-                sum[v] += vec_get(a->dy, row * cols + from + v * VEC, n - v * VEC, DT_BF16) * c->scale;
+                sum[v] += vec_get(a->dy, row * cols + from + v * VEC, n - v * VEC, DT_HALF) * c->scale;
             }
         }
     }
     for (int v = 0; v < ID_BLOCK; v++) {
         if (v * VEC < n) {
-            vec_put(a->dtokens, id * cols + from + v * VEC, sum[v], n - v * VEC, DT_BF16);
+            vec_put(a->dtokens, id * cols + from + v * VEC, sum[v], n - v * VEC, DT_HALF);
         }
     }
 }
@@ -298,8 +298,8 @@ static void embedding_backward_part(void *context, int64_t part)
     int64_t from = part * c->stripe, n = min64(c->args->col_count - from, c->stripe);
     if (c->first != NULL) {
         add_ids(c, from, n);
-    } else if (c->args->type == DT_BF16) {
-        add_rows(c, from, n, DT_BF16);
+    } else if (DT_IS_HALF(c->args->type)) {
+        add_rows(c, from, n, DT_HALF);
     } else {
         add_rows(c, from, n, DT_F32);
     }
@@ -311,7 +311,7 @@ static int embedding_backward_now(struct dt_pool *pool, struct dt_embedding_back
     struct embedding_backward c = {.args = a,
                                    .stripe = a->vocab_count <= SMALL_TABLE ? SMALL_STRIPE : STRIPE,
                                    .scale = (float)(a->scale != 0 ? a->scale : 1.0)};
-    if (a->type == DT_BF16 && a->grad_type == DT_BF16) {
+    if (DT_IS_HALF(a->type) && a->grad_type == DT_HALF) {
         int64_t *next = dt_cpu_work(DT_WORK_KERNEL, (size_t)(a->row_count + a->vocab_count) * sizeof(int64_t));
         dt_plain_rows_of_ids(a->ids, a->row_count, a->vocab_count, next, next + a->row_count);
         c.next = next;
@@ -342,12 +342,12 @@ static void position_part(void *context, int64_t part)
 {
     const struct dt_position_backward_args *a = context;
     int64_t begin = part * ROW_BLOCK, end = min64(a->table_count, begin + ROW_BLOCK);
-    if (a->type != DT_BF16) {
+    if (!DT_IS_HALF(a->type)) {
         position_rows(a, begin, end, DT_F32, DT_F32);
-    } else if (a->grad_type == DT_BF16) {
-        position_rows(a, begin, end, DT_BF16, DT_BF16);
+    } else if (a->grad_type == DT_HALF) {
+        position_rows(a, begin, end, DT_HALF, DT_HALF);
     } else {
-        position_rows(a, begin, end, DT_BF16, DT_F32);
+        position_rows(a, begin, end, DT_HALF, DT_F32);
     }
 }
 

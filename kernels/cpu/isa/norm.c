@@ -80,13 +80,13 @@ INLINE void forward_row(const struct forward *f, int64_t row, int64_t from, int6
             }
             vec_put(sum, sum_at + j, v, cols - j, type);
             v = vec_rounded(v, type);
-            if (type == DT_BF16) {
+            if (type == DT_HALF) {
                 vec_store_n(room + j, v, cols - j);
             }
             total += v;
             squares = vec_fma(v, v, squares);
         }
-        floats = type == DT_BF16 ? room : (const float *)sum + sum_at;
+        floats = type == DT_HALF ? room : (const float *)sum + sum_at;
     } else {
         floats = vec_floats(room, x, from, cols, type);
         for (int64_t j = 0; j < cols; j += VEC) {
@@ -139,8 +139,8 @@ INLINE void forward_rows(const struct forward *f, int64_t part, bool centers, en
 static void layernorm_part(void *context, int64_t part)
 {
     const struct forward *f = context;
-    if (f->type == DT_BF16) {
-        forward_rows(f, part, true, DT_BF16);
+    if (DT_IS_HALF(f->type)) {
+        forward_rows(f, part, true, DT_HALF);
     } else {
         forward_rows(f, part, true, DT_F32);
     }
@@ -173,8 +173,8 @@ DT_ISA_KERNEL(layernorm)
 static void rmsnorm_part(void *context, int64_t part)
 {
     const struct forward *f = context;
-    if (f->type == DT_BF16) {
-        forward_rows(f, part, false, DT_BF16);
+    if (DT_IS_HALF(f->type)) {
+        forward_rows(f, part, false, DT_HALF);
     } else {
         forward_rows(f, part, false, DT_F32);
     }
@@ -278,11 +278,11 @@ INLINE void rows_typed(const struct backward *c, int64_t begin, int64_t end, con
 static void backward_rows(const struct backward *c, int64_t begin, int64_t end, const struct room *room)
 {
     if (c->centers) {
-        c->type == DT_BF16 ? rows_typed(c, begin, end, room, true, DT_BF16)
-                           : rows_typed(c, begin, end, room, true, DT_F32);
+        DT_IS_HALF(c->type) ? rows_typed(c, begin, end, room, true, DT_HALF)
+                            : rows_typed(c, begin, end, room, true, DT_F32);
     } else {
-        c->type == DT_BF16 ? rows_typed(c, begin, end, room, false, DT_BF16)
-                           : rows_typed(c, begin, end, room, false, DT_F32);
+        DT_IS_HALF(c->type) ? rows_typed(c, begin, end, room, false, DT_HALF)
+                            : rows_typed(c, begin, end, room, false, DT_F32);
     }
 }
 
@@ -292,7 +292,7 @@ static struct room room_of(const struct backward *c, bool sums)
     int64_t cols = c->cols;
     float *at = dt_cpu_work(DT_WORK_ROWS, (size_t)(5 * cols) * sizeof(float));
     struct room room = {.g = at + cols, .h = at + 2 * cols};
-    room.weight = c->type == DT_BF16 ? vec_floats(at, c->weight, 0, cols, DT_BF16) : c->weight;
+    room.weight = DT_IS_HALF(c->type) ? vec_floats(at, c->weight, 0, cols, DT_HALF) : c->weight;
     room.dweight = sums ? at + 3 * cols : NULL;
     room.dbias = sums && c->dbias != NULL ? at + 4 * cols : NULL;
     return room;
@@ -347,8 +347,8 @@ static void backward_columns_part(void *context, int64_t part)
     for (int64_t row = 0; row < c->rows; row += ROW_BLOCK) {
         int64_t end = min64(c->rows, row + ROW_BLOCK);
         bool first = row == 0 && !c->adds;
-        c->type == DT_BF16 ? add_columns(c, row, end, left, right, first, DT_BF16)
-                           : add_columns(c, row, end, left, right, first, DT_F32);
+        DT_IS_HALF(c->type) ? add_columns(c, row, end, left, right, first, DT_HALF)
+                            : add_columns(c, row, end, left, right, first, DT_F32);
     }
 }
 
@@ -414,22 +414,22 @@ static int layernorm_backward_now(struct dt_pool *pool, struct dt_layernorm_back
                          .centers = true,
                          .adds = a->accumulate,
                          .type = a->type};
-    bool rounded = a->dgamma != NULL && a->type == DT_BF16 && a->grad_type == DT_BF16;
+    bool rounded = a->dgamma != NULL && DT_IS_HALF(a->type) && a->grad_type == DT_HALF;
     int64_t old = a->accumulate ? a->col_count : 0;
     if (rounded) {
         c.dweight = dt_cpu_work(DT_WORK_KERNEL, (size_t)(2 * a->col_count) * sizeof(float));
         c.dbias = a->dbeta != NULL ? c.dweight + a->col_count : NULL;
-        vec_fetch(c.dweight, a->dgamma, 0, old, DT_BF16);
+        vec_fetch(c.dweight, a->dgamma, 0, old, DT_HALF);
     }
     if (rounded && a->dbeta != NULL) {
-        vec_fetch(c.dbias, a->dbeta, 0, old, DT_BF16);
+        vec_fetch(c.dbias, a->dbeta, 0, old, DT_HALF);
     }
     backward_parts(pool, &c);
     if (rounded && a->row_count > 0) {
-        vec_keep(a->dgamma, 0, c.dweight, a->col_count, DT_BF16);
+        vec_keep(a->dgamma, 0, c.dweight, a->col_count, DT_HALF);
     }
     if (rounded && a->dbeta != NULL && a->row_count > 0) {
-        vec_keep(a->dbeta, 0, c.dbias, a->col_count, DT_BF16);
+        vec_keep(a->dbeta, 0, c.dbias, a->col_count, DT_HALF);
     }
     return 0;
 }
@@ -472,8 +472,8 @@ static int rmsnorm_backward_now(struct dt_pool *pool, struct dt_rmsnorm_backward
         c.dweight = dt_cpu_work(DT_WORK_KERNEL, (size_t)(slices * a->col_count) * sizeof(float) + 1);
     }
     dt_pool_run(pool, slices, backward_slice_part, &c);
-    if (a->dweight != NULL && a->type == DT_BF16 && a->grad_type == DT_BF16) {
-        add_slices(a, c.dweight, slices, DT_BF16);
+    if (a->dweight != NULL && DT_IS_HALF(a->type) && a->grad_type == DT_HALF) {
+        add_slices(a, c.dweight, slices, DT_HALF);
     } else if (a->dweight != NULL) {
         add_slices(a, c.dweight, slices, DT_F32);
     }

@@ -84,9 +84,11 @@ INLINE void update_typed(const struct update *c, int64_t begin, int64_t end, enu
     const struct update u = *c;
     const struct dt_update_slice x = c->call->slice;
     const uvec counter = (uvec)vec_index() + u.counter;
+    const bool low = c->call->all.type != DT_F32;
     for (int64_t i = begin; i < end; i += VEC) {
         int64_t n = end - i;
-        vec g = vec_get(x.grad, i, n, grad) * u.factor, w = vec_load_n((const float *)x.w + i, n);
+        vec g = vec_get(x.grad, i, n, grad) * u.factor,
+            w = low ? vec_load_half_n((const uint16_t *)x.w + i, n) : vec_load_n((const float *)x.w + i, n);
         vec state[DT_STATES_MAX] = {{0}};
         for (int k = 0; k < states; k++) {
             state[k] = vec_get(x.state[k], i, n, type);
@@ -102,21 +104,23 @@ INLINE void update_typed(const struct update *c, int64_t begin, int64_t end, enu
         for (int k = 0; k < states; k++) {
             vec_put(x.state[k], i, state[k], n, type);
         }
-        vec_store_n((float *)x.w + i, w, n);
-        if (x.w_low != NULL) {
-            vec_put(x.w_low, i, w, n, DT_BF16);
+        if (!low) {
+            vec_store_n((float *)x.w + i, w, n);
+        }
+        if (low || x.w_low != NULL) {
+            vec_store_half_n((uint16_t *)(low ? x.w : x.w_low) + i, w, n);
         }
     }
 }
 
 INLINE void update_by_types(const struct update *c, int64_t begin, int64_t end, enum dt_update kind, int states)
 {
-    bool half = c->call->all.grad_type == DT_BF16;
+    bool half = c->call->all.grad_type == DT_HALF;
     if (states > 0 && c->call->all.state_type == DT_BF16) {
-        half ? update_typed(c, begin, end, kind, states, DT_BF16, DT_BF16)
+        half ? update_typed(c, begin, end, kind, states, DT_HALF, DT_BF16)
              : update_typed(c, begin, end, kind, states, DT_F32, DT_BF16);
     } else {
-        half ? update_typed(c, begin, end, kind, states, DT_BF16, DT_F32)
+        half ? update_typed(c, begin, end, kind, states, DT_HALF, DT_F32)
              : update_typed(c, begin, end, kind, states, DT_F32, DT_F32);
     }
 }
@@ -167,8 +171,11 @@ static int run_update(struct dt_stream *s, void *args, struct dt_error *err)
     const struct dt_update_call *call = args;
     const struct dt_update_args *a = &call->all;
     const struct dt_update_numbers *x = &a->numbers;
-    if (a->type != DT_F32) {
+    if (a->type != DT_F32 && a->type != DT_HALF) {
         return dt_fail(err, DT_INTERNAL, "optimizer: type %s is not made", dt_dtype_name(a->type));
+    }
+    if (a->skip != NULL && *a->skip != 0) {
+        return 0;
     }
     bool decoupled = call->kind == DT_UPDATE_ADAMW || call->kind == DT_UPDATE_LION;
     double step = (double)a->step;
@@ -190,30 +197,26 @@ static int run_update(struct dt_stream *s, void *args, struct dt_error *err)
     return 0;
 }
 
-void ISA(dt_adamw_many)(struct dt_stream *s, const struct dt_update_args *a)
-{
-    dt_update_each(s, run_update, DT_UPDATE_ADAMW, a);
-}
-
-void ISA(dt_adam_many)(struct dt_stream *s, const struct dt_update_args *a)
-{
-    dt_update_each(s, run_update, DT_UPDATE_ADAM, a);
-}
-
-void ISA(dt_sgd_many)(struct dt_stream *s, const struct dt_update_args *a)
-{
-    dt_update_each(s, run_update, DT_UPDATE_SGD, a);
-}
-
-void ISA(dt_lion_many)(struct dt_stream *s, const struct dt_update_args *a)
-{
-    dt_update_each(s, run_update, DT_UPDATE_LION, a);
-}
-
-void ISA(dt_adagrad_many)(struct dt_stream *s, const struct dt_update_args *a)
-{
-    dt_update_each(s, run_update, DT_UPDATE_ADAGRAD, a);
-}
+/* Defines a row. In the copy for F32 and BF16, calls with a tensor of F16 go to the other copy. */
+#ifdef DT_FOR_F16
+#define UPDATE(row, kind)                                                                                              \
+    void ISA(row)(struct dt_stream * s, const struct dt_update_args *a)                                                \
+    {                                                                                                                  \
+        dt_update_each(s, run_update, kind, a);                                                                        \
+    }
+#else
+#define UPDATE(row, kind)                                                                                              \
+    void ISA(row)(struct dt_stream * s, const struct dt_update_args *a)                                                \
+    {                                                                                                                  \
+        bool f16 = a->type == DT_F16 || a->grad_type == DT_F16 || a->low_type == DT_F16;                               \
+        f16 ? ISA_F16(row)(s, a) : dt_update_each(s, run_update, kind, a);                                             \
+    }
+#endif
+UPDATE(dt_adamw_many, DT_UPDATE_ADAMW)
+UPDATE(dt_adam_many, DT_UPDATE_ADAM)
+UPDATE(dt_sgd_many, DT_UPDATE_SGD)
+UPDATE(dt_lion_many, DT_UPDATE_LION)
+UPDATE(dt_adagrad_many, DT_UPDATE_ADAGRAD)
 
 /* Squares of floats are exact in double; eight sums over a block of 64, then a fixed tree, as in
  * the twin. */
@@ -222,16 +225,23 @@ typedef float half_lanes __attribute__((vector_size(32)));
 typedef uint16_t bits16 __attribute__((vector_size(16)));
 typedef uint32_t bits32 __attribute__((vector_size(32)));
 
-/* The sum of the squares of elements i to i + 63, of F32 or BF16. */
+/* The sum of the squares of elements i to i + 63, of F32, BF16 or F16. */
 INLINE double block_sum(const void *x, int64_t i, enum dt_dtype type)
 {
     lanes sum = {0};
     for (int64_t j = i; j < i + 64; j += 8) {
         half_lanes f;
-        if (type == DT_BF16) {
+        if (dt_dtype_half(type)) {
             bits16 h;
             memcpy(&h, (const uint16_t *)x + j, sizeof h);
-            f = (half_lanes)(__builtin_convertvector(h, bits32) << 16);
+            bits32 bits = __builtin_convertvector(h, bits32), rest = (bits & 0x7fff) << 13;
+            if (type == DT_F16) { /* the sign does not count; an exponent of ones stays one */
+                bits32 top = (bits32)(rest >= 0x0f800000);
+                f = (half_lanes)rest * 0x1p112F;
+                f = (half_lanes)((top & (rest | 0x7f800000)) | (~top & (bits32)f));
+            } else {
+                f = (half_lanes)(bits << 16);
+            }
         } else {
             memcpy(&f, (const float *)x + j, sizeof f);
         }
@@ -248,12 +258,12 @@ static void norm_part(void *context, int64_t part)
     for (int64_t i = part * PART; i < min64(a->count, (part + 1) * PART); i += 64) {
         int64_t n = min64(64, a->count - i);
         if (n == 64) {
-            dt_exact_add(limbs, a->type == DT_BF16 ? block_sum(a->x, i, DT_BF16) : block_sum(a->x, i, DT_F32));
+            dt_exact_add(limbs, DT_IS_HALF(a->type) ? block_sum(a->x, i, DT_HALF) : block_sum(a->x, i, DT_F32));
             continue;
         }
         float block[64] = {0};
-        if (a->type == DT_BF16) {
-            vec_fetch(block, a->x, i, n, DT_BF16);
+        if (DT_IS_HALF(a->type)) {
+            vec_fetch(block, a->x, i, n, DT_HALF);
         } else {
             vec_fetch(block, a->x, i, n, DT_F32);
         }

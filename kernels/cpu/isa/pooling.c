@@ -54,11 +54,11 @@ static void masked_mean_part(void *context, int64_t part)
     const struct dt_masked_mean_args *a = context;
     int64_t stripes = parts_of(a->col_count, COLUMNS), b = part / stripes, from = part % stripes * COLUMNS;
     int64_t n = min64(COLUMNS, a->col_count - from);
-    bool half = a->type == DT_BF16;
+    bool half = DT_IS_HALF(a->type);
     if (n == COLUMNS) { /* whole cache lines, so take all columns of the part at once */
-        half ? mean_columns(a, b, from, COLUMNS, DT_BF16) : mean_columns(a, b, from, COLUMNS, DT_F32);
+        half ? mean_columns(a, b, from, COLUMNS, DT_HALF) : mean_columns(a, b, from, COLUMNS, DT_F32);
     } else {
-        half ? mean_columns(a, b, from, n, DT_BF16) : mean_columns(a, b, from, n, DT_F32);
+        half ? mean_columns(a, b, from, n, DT_HALF) : mean_columns(a, b, from, n, DT_F32);
     }
 }
 
@@ -98,8 +98,8 @@ static void spread_part(void *context, int64_t part)
     const struct dt_masked_mean_backward_args *a = context;
     int64_t blocks = parts_of(a->positions, ROW_BLOCK), b = part / blocks, begin = part % blocks * ROW_BLOCK;
     int64_t end = min64(a->positions, begin + ROW_BLOCK);
-    if (a->type == DT_BF16) {
-        spread(a, b, begin, end, DT_BF16);
+    if (DT_IS_HALF(a->type)) {
+        spread(a, b, begin, end, DT_HALF);
     } else {
         spread(a, b, begin, end, DT_F32);
     }

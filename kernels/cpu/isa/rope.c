@@ -35,8 +35,8 @@ static void rope_part(void *context, int64_t part)
     const struct dt_rope_args *a = context;
     int64_t rows = rows_of_part(a);
     for (int64_t row = part * rows; row < min64(a->row_count, (part + 1) * rows); row++) {
-        if (a->type == DT_BF16) {
-            turn_row(a, row, DT_BF16);
+        if (DT_IS_HALF(a->type)) {
+            turn_row(a, row, DT_HALF);
         } else {
             turn_row(a, row, DT_F32);
         }

@@ -6,6 +6,7 @@
 #include "base/dtype.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -15,7 +16,20 @@
 
 #define DT_ISA_JOIN2(name, isa) name##_##isa
 #define DT_ISA_JOIN(name, isa) DT_ISA_JOIN2(name, isa)
-#define ISA(name) DT_ISA_JOIN(name, DT_ISA)
+/* Files are compiled twice for each set: for F32 and BF16, and, with DT_FOR_F16, for F16. DT_HALF is the 16-bit
+ * type of the copy. What its callers take for granted costs nothing: a copy for F16 has no code for F32 where the
+ * type of a call decides (DT_IS_HALF). */
+#define ISA_BASE(name) DT_ISA_JOIN(name, DT_ISA)
+#define ISA_F16(name) DT_ISA_JOIN(ISA_BASE(name), f16)
+#ifdef DT_FOR_F16
+#define ISA(name) ISA_F16(name)
+#define DT_HALF DT_F16
+#define DT_IS_HALF(type) (true || (type) == DT_F16)
+#else
+#define ISA(name) ISA_BASE(name)
+#define DT_HALF DT_BF16
+#define DT_IS_HALF(type) ((type) == DT_BF16)
+#endif
 #define DT_ISA_TEXT2(isa) #isa
 #define DT_ISA_TEXT(isa) DT_ISA_TEXT2(isa)
 #define INLINE static inline __attribute__((always_inline))
@@ -127,12 +141,48 @@ INLINE vec vec_min(vec a, vec b)
 #endif
 }
 
-/* ---- BF16 in memory, float in registers ---- */
+/* ---- 16 bits in memory, float in registers ---- */
 
 typedef uint16_t hvec __attribute__((vector_size(2 * VEC)));
 typedef uint32_t uvec __attribute__((vector_size(4 * VEC)));
 
-INLINE vec vec_of_half(hvec h)
+INLINE vec vec_of_f16(hvec h)
+{
+#if defined(__AVX512F__)
+    return (vec)_mm512_cvtph_ps((__m256i)h);
+#elif defined(__AVX2__)
+    return (vec)_mm256_cvtph_ps((__m128i)h);
+#else
+    uvec bits = __builtin_convertvector(h, uvec), rest = (bits & 0x7fff) << 13;
+    vec finite = (vec)rest * 0x1p112F; /* exact, also where the F16 is subnormal */
+    uvec top = (uvec)vec_pick((ivec)(rest >= 0x0f800000), (vec)(rest | 0x7f800000), finite);
+    return (vec)(top | (bits & 0x8000) << 16);
+#endif
+}
+
+/* Rounds to the nearest even; every nan becomes the same nan. */
+INLINE hvec vec_to_f16(vec v)
+{
+#if defined(__AVX512F__)
+    __mmask16 nan = _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q);
+    __m256i h = _mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return (hvec)_mm256_mask_mov_epi16(h, nan, _mm256_set1_epi16(0x7e00));
+#elif defined(__AVX2__)
+    v = vec_pick(v == v, v, (vec)((uvec){0} + 0x7fc00000));
+    return (hvec)_mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+    uvec bits = (uvec)v, rest = bits & 0x7fffffff;
+    uvec rounded = (rest + 0xfff + (rest >> 13 & 1) - (112U << 23)) >> 13;
+    /* below 2^-14: adding 0.5 leaves the rounded bits of the subnormal at the end */
+    uvec small = (uvec)((vec)rest + 0.5F) - 0x3f000000;
+    rounded = (uvec)vec_pick((ivec)(rest < 0x38800000), (vec)small, (vec)rounded);
+    rounded = (uvec)vec_pick((ivec)(rest >= 0x477ff000), (vec)((uvec){0} + 0x7c00), (vec)rounded);
+    uvec h = (uvec)vec_pick(v == v, (vec)(rounded | (bits >> 16 & 0x8000)), (vec)((uvec){0} + 0x7e00));
+    return __builtin_convertvector(h, hvec);
+#endif
+}
+
+INLINE vec vec_of_bf16(hvec h)
 {
 #if defined(__AVX512F__)
     return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)h), 16);
@@ -145,7 +195,7 @@ INLINE vec vec_of_half(hvec h)
 
 /* Rounds to the nearest even; every nan becomes the same nan. The upper half of each lane is the
  * BF16. */
-INLINE uvec vec_half_bits(vec v)
+INLINE uvec vec_bf16_bits(vec v)
 {
     uvec bits = (uvec)v;
     uvec rounded = bits + 0x7fff + (bits >> 16 & 1);
@@ -157,9 +207,9 @@ INLINE uvec vec_half_bits(vec v)
 #endif
 }
 
-INLINE hvec vec_to_half(vec v)
+INLINE hvec vec_to_bf16(vec v)
 {
-    uvec upper = vec_half_bits(v) >> 16;
+    uvec upper = vec_bf16_bits(v) >> 16;
 #if defined(__AVX512F__)
     return (hvec)_mm512_cvtepi32_epi16((__m512i)upper);
 #elif defined(__AVX2__)
@@ -169,12 +219,23 @@ INLINE hvec vec_to_half(vec v)
 #endif
 }
 
-INLINE vec vec_load_half_n(const uint16_t *p, int64_t n)
+/* Of the 16-bit type `type`. Functions that take `type` are inlined with a constant. */
+INLINE vec vec_of_16(hvec h, enum dt_dtype type)
+{
+    return type == DT_F16 ? vec_of_f16(h) : vec_of_bf16(h);
+}
+
+INLINE hvec vec_to_16(vec v, enum dt_dtype type)
+{
+    return type == DT_F16 ? vec_to_f16(v) : vec_to_bf16(v);
+}
+
+INLINE vec vec_load_16_n(const uint16_t *p, int64_t n, enum dt_dtype type)
 {
     if (n >= VEC) {
         hvec h;
         memcpy(&h, p, sizeof h);
-        return vec_of_half(h);
+        return vec_of_16(h, type);
     }
 #if defined(__AVX512F__)
     hvec last = (hvec)_mm256_maskz_loadu_epi16((__mmask16)((1U << n) - 1), p);
@@ -182,12 +243,12 @@ INLINE vec vec_load_half_n(const uint16_t *p, int64_t n)
     hvec last = {0};
     memcpy(&last, p, (size_t)n * sizeof(uint16_t));
 #endif
-    return vec_of_half(last);
+    return vec_of_16(last, type);
 }
 
-INLINE void vec_store_half_n(uint16_t *p, vec v, int64_t n)
+INLINE void vec_store_16_n(uint16_t *p, vec v, int64_t n, enum dt_dtype type)
 {
-    hvec h = vec_to_half(v);
+    hvec h = vec_to_16(v, type);
     if (n >= VEC) {
         memcpy(p, &h, sizeof h);
         return;
@@ -201,17 +262,26 @@ INLINE void vec_store_half_n(uint16_t *p, vec v, int64_t n)
 #endif
 }
 
-/* Elements i to i + n (at most VEC) of a tensor of F32 or BF16. Functions that take `type` are
- * inlined with a constant. */
+INLINE vec vec_load_half_n(const uint16_t *p, int64_t n)
+{
+    return vec_load_16_n(p, n, DT_HALF);
+}
+
+INLINE void vec_store_half_n(uint16_t *p, vec v, int64_t n)
+{
+    vec_store_16_n(p, v, n, DT_HALF);
+}
+
+/* Elements i to i + n (at most VEC) of a tensor of F32, BF16 or F16. */
 INLINE vec vec_get(const void *x, int64_t i, int64_t n, enum dt_dtype type)
 {
-    return type == DT_BF16 ? vec_load_half_n((const uint16_t *)x + i, n) : vec_load_n((const float *)x + i, n);
+    return dt_dtype_half(type) ? vec_load_16_n((const uint16_t *)x + i, n, type) : vec_load_n((const float *)x + i, n);
 }
 
 INLINE void vec_put(void *x, int64_t i, vec v, int64_t n, enum dt_dtype type)
 {
-    if (type == DT_BF16) {
-        vec_store_half_n((uint16_t *)x + i, v, n);
+    if (dt_dtype_half(type)) {
+        vec_store_16_n((uint16_t *)x + i, v, n, type);
     } else {
         vec_store_n((float *)x + i, v, n);
     }
@@ -220,7 +290,7 @@ INLINE void vec_put(void *x, int64_t i, vec v, int64_t n, enum dt_dtype type)
 /* The value after storing it as `type` and loading it again. */
 INLINE vec vec_rounded(vec v, enum dt_dtype type)
 {
-    return type == DT_BF16 ? (vec)(vec_half_bits(v) & 0xffff0000) : v;
+    return type == DT_BF16 ? (vec)(vec_bf16_bits(v) & 0xffff0000) : type == DT_F16 ? vec_of_f16(vec_to_f16(v)) : v;
 }
 
 /* Rounds stochastically to BF16: adds `random` (below 2^16 each) to the bits that are cut off. A
@@ -243,10 +313,10 @@ INLINE void vec_fetch(float *to, const void *x, int64_t at, int64_t n, enum dt_d
     }
 }
 
-/* n elements as floats: a tensor of F32 itself, or `room` with the elements of a BF16 tensor. */
+/* n elements as floats: a tensor of F32 itself, or `room` with the elements of a tensor of 16 bits. */
 INLINE const float *vec_floats(float *room, const void *x, int64_t at, int64_t n, enum dt_dtype type)
 {
-    if (type != DT_BF16) {
+    if (!dt_dtype_half(type)) {
         return (const float *)x + at;
     }
     vec_fetch(room, x, at, n, type);

@@ -198,7 +198,7 @@ static void pack_forward(void *context, int64_t part)
         }
     }
     for (int p = 0; p < VALUES; p++) {
-        ISA(dt_gemm_pack)(w->u + p * matrix_of(w) + first * C, t + p * step, 1, C, cols, C);
+        ISA_BASE(dt_gemm_pack)(w->u + p * matrix_of(w) + first * C, t + p * step, 1, C, cols, C);
     }
 }
 
@@ -223,7 +223,7 @@ static void pack_backward(void *context, int64_t part)
 static void multiply(const struct winograd *w, float *m, const float *v, const float *u, int64_t count)
 {
     for (int64_t l = 0; l < w->in; l += K_BLOCK) {
-        ISA(dt_gemm_packed)
+        ISA_BASE(dt_gemm_packed)
         (&(struct dt_gemm){.c = m,
                            .a = v + l,
                            .m = count,
@@ -274,8 +274,8 @@ static void images_part(void *context, int64_t part)
 {
     const struct winograd *w = context;
     int64_t first = part * w->chunk, count = min64(w->chunk, w->tiles - first);
-    if (w->type == DT_BF16) {
-        chunk_of_images(w, first, count, DT_BF16);
+    if (DT_IS_HALF(w->type)) {
+        chunk_of_images(w, first, count, DT_HALF);
     } else {
         chunk_of_images(w, first, count, DT_F32);
     }
@@ -326,8 +326,8 @@ INLINE void transform_part(const struct winograd *w, int64_t part, enum dt_dtype
 static void gradient_tiles(void *context, int64_t part)
 {
     const struct winograd *w = context;
-    if (w->type == DT_BF16) {
-        transform_part(w, part, DT_BF16);
+    if (DT_IS_HALF(w->type)) {
+        transform_part(w, part, DT_HALF);
     } else {
         transform_part(w, part, DT_F32);
     }
@@ -339,7 +339,7 @@ static void gradient_product(void *context, int64_t part)
     const struct winograd *w = context;
     int64_t p = part % VALUES, o = part / VALUES * O_BLOCK;
     const float *v = w->tiles_at + p * x_matrix(w), *m = w->tiles_at + VALUES * x_matrix(w) + p * dy_matrix(w);
-    ISA(dt_gemm_packed)
+    ISA_BASE(dt_gemm_packed)
     (&(struct dt_gemm){.c = w->u + p * apart(w->out * w->in) + o * w->in,
                        .a = m + o,
                        .m = min64(O_BLOCK, w->out - o),
@@ -440,12 +440,23 @@ static int run_weights(struct dt_stream *s, void *args, struct dt_error *err)
     w.to = a->dweights;
     w.accumulate = a->accumulate;
     w.type = a->type;
-    w.grad_type = a->type == DT_BF16 ? a->grad_type : a->type;
+    w.grad_type = DT_IS_HALF(a->type) ? a->grad_type : a->type;
     return run_gradient(dt_cpu_pool(s), &w);
 }
 
+/* Calls of F16 go to the other copy. */
+#ifdef DT_FOR_F16
+#define WHERE(row)
+#else
+#define WHERE(row)                                                                                                     \
+    if (a->type == DT_F16) {                                                                                           \
+        return ISA_F16(row)(s, a);                                                                                     \
+    }
+#endif
+
 bool ISA(dt_convolution)(struct dt_stream *s, const struct dt_convolution_args *a)
 {
+    WHERE(dt_convolution)
     bool takes = dt_convolution_is_winograd(&a->windows, a->out, a->planar);
     if (takes) {
         dt_stream_call(s, run_forward, a, sizeof *a);
@@ -455,6 +466,7 @@ bool ISA(dt_convolution)(struct dt_stream *s, const struct dt_convolution_args *
 
 bool ISA(dt_convolution_input)(struct dt_stream *s, const struct dt_convolution_input_args *a)
 {
+    WHERE(dt_convolution_input)
     bool takes = dt_convolution_is_winograd(&a->windows, a->out, false);
     if (takes) {
         dt_stream_call(s, run_input, a, sizeof *a);
@@ -464,6 +476,7 @@ bool ISA(dt_convolution_input)(struct dt_stream *s, const struct dt_convolution_
 
 bool ISA(dt_convolution_weights)(struct dt_stream *s, const struct dt_convolution_weights_args *a)
 {
+    WHERE(dt_convolution_weights)
     bool takes = dt_convolution_is_winograd(&a->windows, a->out, a->planar);
     if (takes) {
         dt_stream_call(s, run_weights, a, sizeof *a);

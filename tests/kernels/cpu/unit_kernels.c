@@ -986,8 +986,8 @@ static void test_exact_sum(void **unused)
     double norm = 0, factor = 1;
     k->norm_finish(s,
                    &(struct dt_norm_finish_args){
-                       .norm = &norm, .factor = &factor, .limbs = limbs[0], .denominator = &denominator, .scale = 99});
-    assert_true(factor == 0.25 && norm == sqrt(dt_exact_get(limbs[0])) * 0.25);
+                       .norm = &norm, .factor = &factor, .limbs = limbs[0], .denominator = &denominator, .scale = 0.5});
+    assert_true(factor == 0.125 && norm == sqrt(dt_exact_get(limbs[0])) * 0.125);
     k->norm_finish(
         s, &(struct dt_norm_finish_args){.factor = &factor, .limbs = limbs[0], .denominator = &none, .scale = 99});
     assert_true(factor == 0 && bad[0] == 0);

@@ -296,7 +296,7 @@ static void check_shape(struct gpu *gpus, const struct kernel_case *c, const int
     bool real = getenv("DTRUN_GPU") != NULL, all = real || getenv("DTRUN_ALL") != NULL;
     int count = all && !real ? ORDERS : 2;
     shape++;
-    for (int mode = 0; mode < CASE_MODES; mode++) {
+    for (int mode = 0; mode < CASE_GPU_MODES; mode++) {
         const struct case_mode *m = &case_modes[mode];
         if (!all && mode == 1 + shape % 2) {
             continue;
@@ -374,7 +374,7 @@ static void test_more_shapes(void **unused)
 
 static void check_bits(struct gpu *g, const struct kernel_case *c, const int64_t *n, const struct dt_kernels *k)
 {
-    for (size_t m = 0; m < CASE_MODES; m++) {
+    for (size_t m = 0; m < CASE_GPU_MODES; m++) {
         void *kept[CASE_BUFFERS];
         case_seed(17);
         c->make(n);

@@ -248,6 +248,17 @@ static void apply(struct side *s, const char *word)
         (void)snprintf(s->hosts, sizeof s->hosts, "%s", value);
     } else if (strcmp(word, "bf16") == 0) {
         s->job.precision.compute = s->job.precision.reduce = DT_BF16;
+    } else if (strcmp(word, "fp16") == 0) {
+        s->job.precision.compute = s->job.precision.reduce = DT_F16;
+    } else if (strcmp(word, "true") == 0) {
+        s->job.precision.masters = s->job.precision.compute;
+        s->job.precision.states = DT_BF16;
+    } else if (strcmp(word, "sums=16") == 0) {
+        s->job.precision.sums = s->job.precision.compute;
+    } else if (has_value(word, "scaler", &value)) {
+        s->job.loss_scaling.algorithm = dt_arena_printf(&s->job.arena, "%s", value);
+    } else if (has_value(word, "scale", &value)) {
+        s->job.loss_scaling.initial_scale_power = (int64_t)number(value);
     } else if (strcmp(word, "moments=bf16") == 0) {
         s->job.precision.states = DT_BF16;
     } else if (strcmp(word, "reduce=fp32") == 0) {

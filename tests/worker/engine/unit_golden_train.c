@@ -1,6 +1,6 @@
 /* covers: worker/engine worker/model */
 /* Twenty steps of a small GPT-2 against PyTorch's numbers: every strategy row in fp32 on 1, 2
- * and 4 ranks, in bf16, and in fp64. */
+ * and 4 ranks, in bf16 and fp16, and in fp64. */
 #include "tests/lib/golden_train.h"
 
 #include <setjmp.h>
@@ -16,6 +16,15 @@ static void test_bf16(void **state)
     static const char *const some[] = {"ddp", "full_shard"};
     for (int run = 0; run < GOLDEN_RUNS; run++) {
         golden_train_check(run, 2, some[run % 2], "cpu", DT_BF16);
+    }
+}
+
+static void test_fp16(void **state)
+{
+    (void)state;
+    static const char *const some[] = {"zero2", "ddp"};
+    for (int run = 0; run < GOLDEN_RUNS; run++) {
+        golden_train_check(run, 2, some[run % 2], "cpu", DT_F16);
     }
 }
 
@@ -50,6 +59,7 @@ static void test_double(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_rank), cmocka_unit_test(test_every_row),
-                                       cmocka_unit_test(test_double), cmocka_unit_test(test_bf16)};
+                                       cmocka_unit_test(test_double), cmocka_unit_test(test_bf16),
+                                       cmocka_unit_test(test_fp16)};
     return cmocka_run_group_tests(tests, golden_train_setup, golden_train_teardown);
 }

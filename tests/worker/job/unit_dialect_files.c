@@ -319,7 +319,6 @@ static void test_training_arguments(void **state)
         "t.yaml:5:1: optim: is \"galore\": there are adamw_torch, adamw_torch_fused, sgd, adagrad and lion_32bit; "
         "write "
         "one of them\n"
-        "t.yaml:6:1: fsdp: offload is not there yet; remove it, or use more ranks\n"
         "t.yaml:6:1: fsdp: other is none of full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2, "
         "offload, auto_wrap\n"
         "t.yaml:7:1: packing: is true: not there yet; remove it\n"
@@ -509,7 +508,8 @@ static void test_explain(void **state)
     explains("zero_optimization.stage", "zero_optimization.stage (DeepSpeed)\n    training.strategy: 0 = zero0");
     explains("deepspeed.zero_optimization.stage", "(DeepSpeed)");
     explains("trainer.max_epochs", "max_epochs (Lightning's Trainer)\n    training.num_epochs\n");
-    explains("fsdp_offload_params", "offload_params (FSDP's block)\n    false is taken;");
+    explains("fsdp_offload_params",
+             "offload_params (FSDP's block)\n    true: offload.parameters and offload.optimizer are cpu");
     explains("distributed_type", "distributed_type (accelerate)\n    training.strategy: NO = single_device");
     explains("model.n_layer", "model.n_layer (a key of the job)\n    number of layers");
     explains("strategies", "names for strategies");

@@ -196,8 +196,8 @@ static void test_bad_keys(void **state)
             "job.json:2:46: export.dtype: is \"int8\"; give one of: float32, bfloat16, float16, fp32, bf16, fp16\n");
     refused(SECTION("\"export\": {\"max_shard_size\": \"5G\"}"), NULL,
             "job.json:2:13: export.max_shard_size: is \"5G\"; give a size as 5GB or 200MB, or a number of bytes\n");
-    refused(SECTION("\"fp16\": {\"enabled\": true}"), NULL,
-            "job.json:2:2: fp16: not there yet; remove it, or write training.precision \"bf16-mixed\"\n");
+    refused(SECTION("\"use_amp\": true"), NULL,
+            "job.json:2:2: use_amp: here it is training.precision \"16-mixed\", or \"bf16-mixed\"\n");
     refused(SECTION("\"deepspeed\": \"ds.json\""), NULL,
             "job.json:2:2: deepspeed: ds.json: No such file or directory\n");
     refused(SECTION("\"zero_optimization\": {\"stage\": 2, \"zero_quantized_weights\": true}"), NULL,
@@ -398,6 +398,8 @@ static void test_moments(void **state)
     moments_are(SMALL, "training.optimizer_state_dtype=bfloat16", "bf16", DT_BF16);
     moments_are(TRAINING("\"precision\": \"bf16-mixed\", \"optimizer_state_dtype\": \"BF16\""), NULL, "bf16", DT_BF16);
     moments_are(TRAINING("\"optimizer_state_dtype\": \"float32\""), NULL, "fp32", DT_F32);
+    moments_are(SMALL, "training.precision=bf16-true", "bf16", DT_BF16);
+    moments_are(TRAINING("\"precision\": \"16-true\", \"optimizer_state_dtype\": \"fp32\""), NULL, "fp32", DT_F32);
     refused(TRAINING("\"matmul_precision\": \"medium\""), NULL,
             "job.json:2:35: training.matmul_precision: is \"medium\", which is not supported: products of F32 are not "
             "computed in BF16; the nearest is high (TF32); give one of: highest, high\n");
@@ -433,16 +435,80 @@ static void test_precision(void **state)
     refused(SECTION("\"bf16\": {\"enabled\": true}, \"mixed_precision\": {\"param_dtype\": \"fp32\"}"), NULL,
             "job.json:2:11: bf16.enabled: is true, but mixed_precision.param_dtype is \"fp32\" (job.json:2:49); say it "
             "in one place\n");
+    precision_is(SMALL, "training.precision=16", "16-mixed", DT_F16, DT_F16);
+    precision_is(SMALL, "training.precision=fp16", "16-mixed", DT_F16, DT_F16);
+    precision_is(SECTION("\"training\": {\"precision\": 16}, \"fp16\": {\"enabled\": true}"), NULL, "16-mixed", DT_F16,
+                 DT_F16);
+    precision_is(SMALL, "training.precision=16-true", "16-true", DT_F16, DT_F16);
+    precision_is(SMALL, "training.precision=BF16-true", "bf16-true", DT_BF16, DT_BF16);
+    precision_is(SMALL, "training.precision=64", "64-true", DT_F64, DT_F64);
+    precision_is(SECTION("\"mixed_precision\": {\"param_dtype\": \"float16\", \"reduce_dtype\": \"fp32\"}"), NULL,
+                 "16-mixed", DT_F16, DT_F32);
+    precision_is(SECTION("\"fp16\": {\"enabled\": true}, \"communication_data_type\": \"fp16\""), NULL, "16-mixed",
+                 DT_F16, DT_F16);
+    precision_is(SECTION("\"amp\": {\"enabled\": true, \"opt_level\": \"O1\"}"), NULL, "16-mixed", DT_F16, DT_F16);
     refused(SECTION("\"mixed_precision\": {\"reduce_dtype\": \"bf16\"}"), NULL,
-            "job.json:2:22: mixed_precision.reduce_dtype: bf16 on the wire of an fp32 run is not there yet; write "
-            "param_dtype bf16, or remove it\n");
-    refused(TRAINING("\"precision\": \"16-mixed\""), NULL,
-            "job.json:2:28: training.precision: is \"16-mixed\", which is not there yet; give one of: 32-true, 32, "
-            "fp32, bf16-mixed, bf16\n");
+            "job.json:2:22: mixed_precision.reduce_dtype: bf16 on the wire of a run in fp32 is not there yet; write "
+            "the param_dtype of that name, or remove it\n");
+    refused(SECTION("\"mixed_precision\": {\"param_dtype\": \"fp16\", \"reduce_dtype\": \"bf16\"}"), NULL,
+            "job.json:2:45: mixed_precision.reduce_dtype: bf16 on the wire of a run in fp16 is not there yet; write "
+            "fp32, or remove it\n");
+    refused(TRAINING("\"precision\": \"bf16\", \"grad_accum_dtype\": \"fp16\""), NULL,
+            "job.json:2:36: training.grad_accum_dtype: fp16 goes with a run that computes and reduces in fp16; write "
+            "fp32, or remove it\n");
+    refused(SECTION("\"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": true}"), NULL,
+            "job.json:2:38: fp16.enabled: is true, but bf16.enabled is true (job.json:2:11); say it in one place\n");
+    refused(
+        TRAINING("\"precision\": \"transformer-engine\""), NULL,
+        "job.json:2:28: training.precision: is \"transformer-engine\", which is not there yet; give one of: 32-true, "
+        "32, fp32, bf16-mixed, bf16, bf16-true, 16-mixed, 16, fp16, 16-true, 64-true, 64\n");
     refused(SECTION("\"bf16\": {\"enabled\": true, \"immediate_grad_update\": true}"), NULL,
             "job.json:2:28: bf16.immediate_grad_update: not there yet; remove it\n");
     refused(TRAINING("\"bf16\": true"), NULL,
             "job.json:2:15: training.bf16: Hugging Face's name; here it is training.precision \"bf16-mixed\"\n");
+}
+
+static void scaling_is(const char *text, const char *algorithm, double loss_scale, int64_t power, int64_t window,
+                       int64_t hysteresis, double least)
+{
+    struct job job;
+    opened(&job, text, NULL);
+    const struct scaler_settings *s = &job.loss_scaling;
+    assert_string_equal(s->algorithm, algorithm);
+    assert_true(s->loss_scale == loss_scale && s->min_loss_scale == least);
+    assert_int_equal(s->initial_scale_power, power);
+    assert_int_equal(s->loss_scale_window, window);
+    assert_int_equal(s->hysteresis, hysteresis);
+    job_close(&job);
+}
+
+/* Whose loss scale: that of the block which asks for fp16, otherwise of the strategy's system. */
+static void test_loss_scaling(void **state)
+{
+    (void)state;
+    scaling_is(SMALL, "torch", 0, 16, 1000, 2, -1);
+    scaling_is(TRAINING("\"precision\": \"16-mixed\", \"strategy\": \"zero2\""), "deepspeed", 0, 16, 1000, 2, -1);
+    scaling_is(TRAINING("\"precision\": \"16-mixed\", \"strategy\": \"deepspeed_stage_3\""), "deepspeed", 0, 16, 1000,
+               2, -1);
+    scaling_is(SECTION("\"amp\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 1}"), "torch", 0, 16, 1000, 2,
+               -1);
+    scaling_is(SECTION("\"fp16\": {\"enabled\": true, \"loss_scale\": 128}"), "deepspeed", 128, 16, 1000, 2, -1);
+    scaling_is(SECTION("\"fp16\": {\"enabled\": true, \"initial_scale_power\": 12, \"loss_scale_window\": 50, "
+                       "\"hysteresis\": 1, \"min_loss_scale\": 0.5}"),
+               "deepspeed", 0, 12, 50, 1, 0.5);
+    scaling_is(SECTION("\"fp16\": {\"enabled\": true}, \"loss_scaling\": {\"algorithm\": \"torch\"}"), "torch", 0, 16,
+               1000, 2, -1);
+    refused(SECTION("\"fp16\": {\"enabled\": true, \"loss_scale\": -1}"), NULL,
+            "job.json:2:42: fp16.loss_scale: is -1; give a number from 0 to 1e+30\n");
+    refused(SECTION("\"fp16\": {\"enabled\": true, \"loss_scale\": true}"), NULL,
+            "job.json:2:42: fp16.loss_scale: is true; give a number from 0 to 1e+30\n");
+    refused(SECTION("\"fp16\": {\"enabled\": true, \"hysteresis\": 0}"), NULL,
+            "job.json:2:42: fp16.hysteresis: is 0; give a whole number from 1 to 1000000000000\n");
+    refused(SECTION("\"fp16\": {\"enabled\": true, \"fp16_master_weights_and_grads\": true}"), NULL,
+            "job.json:2:28: fp16.fp16_master_weights_and_grads: is true: masters are fp32; training.precision "
+            "\"16-true\" has none; write that\n");
+    refused(SECTION("\"amp\": {\"enabled\": true, \"opt_level\": \"O3\"}"), NULL,
+            "job.json:2:27: amp.opt_level: is \"O3\": O1 and O2 are 16-mixed here; write one of them\n");
 }
 
 /* Every name that the job file takes is one that strategy.c knows. */
@@ -871,6 +937,7 @@ int main(void)
         cmocka_unit_test(test_spans),
         cmocka_unit_test(test_strategy),
         cmocka_unit_test(test_precision),
+        cmocka_unit_test(test_loss_scaling),
         cmocka_unit_test(test_optimizer),
         cmocka_unit_test(test_compare_optimizers),
         cmocka_unit_test(test_moments),

@@ -279,6 +279,9 @@ static void amp(struct dialect_use *u, const struct dialect_rule *r, const char 
     if (strcmp(word, "O1") == 0 || strcmp(word, "O2") == 0) {
         dialect_inert(u, path, "training.precision 16-mixed");
         dialect_give(u, path, r->to, cJSON_CreateString("16-mixed"));
+        if (dt_config_where(u->c, "loss_scaling.algorithm") == NULL) {
+            dialect_give(u, path, "loss_scaling.algorithm", cJSON_CreateString("torch"));
+        }
     } else {
         dt_config_problem(u->c, path, "opt_level %.20s has no fp32 masters; write O1 or O2", word);
     }
@@ -350,7 +353,27 @@ static void recomputing(struct dialect_use *u, const struct dialect_rule *r, con
 #define PINNED "host memory that is copied from and to is pinned anyway"
 #define OWN_SIZES "messages have sizes of their own"
 #define OWN_ORDER "each layer is fetched and freed in its turn"
-#define FP16 "not there yet; remove it, or write training.precision \"bf16-mixed\""
+
+/* A block of fp16 or amp: the precision, and whose loss scale goes with it. */
+static void enable_fp16(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value,
+                        const char *scaler)
+{
+    if (!cJSON_IsBool(value)) {
+        dt_config_problem(u->c, path, "give true or false");
+        return;
+    }
+    if (cJSON_IsTrue(value)) {
+        dialect_give(u, path, r->to, cJSON_CreateString("16-mixed"));
+        if (dt_config_where(u->c, "loss_scaling.algorithm") == NULL) {
+            dialect_give(u, path, "loss_scaling.algorithm", cJSON_CreateString(scaler));
+        }
+    }
+}
+
+static void fp16_enabled(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    enable_fp16(u, r, path, value, "deepspeed");
+}
 
 static const struct dialect_rule rules[] = {
     MOVE("train_micro_batch_size_per_gpu", "training.batch_size_per_gpu"),
@@ -396,20 +419,31 @@ static const struct dialect_rule rules[] = {
 
     WORDS("bf16.enabled", "training.precision", "true=bf16-mixed|false="),
     REFUSE("bf16.immediate_grad_update", LATER),
-    REFUSE("bf16.check_grad_overflow", "not there yet; remove it, a norm that is not finite ends the run as it is"),
-    REFUSE("bf16.bf16_master_weights_and_grads", "not there yet; remove it, masters are fp32"),
+    WORDS("bf16.check_grad_overflow", NULL,
+          "true=|false=!a gradient that is not finite ends the run here, which is safer; remove it"),
+    REFUSE("bf16.bf16_master_weights_and_grads",
+           "here training.precision \"bf16-true\" has no masters; write that, or remove it"),
     REFUSE("bf16.bf16_optimizer_states",
            "DeepSpeed's name; here it is training.optimizer_state_dtype \"bf16\", beside fp32 masters"),
     WORDS("bfloat16.enabled", "training.precision", "true=bf16-mixed|false="),
-    REFUSE("fp16", FP16),
+    FUNCTION("fp16.enabled", "training.precision", fp16_enabled,
+             "`training.precision` \"16-mixed\", `loss_scaling.algorithm` \"deepspeed\""),
+    INERT("fp16.auto_cast", "inputs are ids and images, which the model casts"),
+    MOVE("fp16.loss_scale", "loss_scaling.loss_scale"),
+    MOVE("fp16.initial_scale_power", "loss_scaling.initial_scale_power"),
+    MOVE("fp16.loss_scale_window", "loss_scaling.loss_scale_window"),
+    MOVE("fp16.hysteresis", "loss_scaling.hysteresis"),
+    MOVE("fp16.consecutive_hysteresis", "loss_scaling.consecutive_hysteresis"),
+    MOVE("fp16.min_loss_scale", "loss_scaling.min_loss_scale"),
+    WORDS("fp16.fp16_master_weights_and_grads", NULL,
+          "false=|true=!masters are fp32; training.precision \"16-true\" has none; write that"),
     FUNCTION("amp", "training.precision", amp,
              "`training.precision`: O1 and O2 = `16-mixed`, O0 is off; O3 is refused"),
     FUNCTION("torch_autocast", "training.precision", autocast,
              "`training.precision`: bfloat16 = `bf16-mixed`, float16 = `16-mixed`"),
     REFUSE("data_types.keep_in_fp32_modules", LATER),
-    WORDS("communication_data_type", "mixed_precision.reduce_dtype",
-          "fp32=fp32|bf16=bf16|bfp16=bf16|fp16=!not there yet; write bf16"),
-    WORDS("data_types.grad_accum_dtype", NULL, "fp32=|*=!gradients add up in fp32; write fp32"),
+    WORDS("communication_data_type", "mixed_precision.reduce_dtype", "fp32=fp32|bf16=bf16|bfp16=bf16|fp16=fp16"),
+    MOVE("data_types.grad_accum_dtype", "training.grad_accum_dtype"),
 
     FUNCTION("zero_optimization.stage", "training.strategy", stage,
              "`training.strategy`: 0 = `zero0`, 1 = `zero1`, 2 = `zero2`, 3 = `zero3`"),

@@ -40,23 +40,37 @@ const char *dialect_strategy(const char *name, struct dt_arena *arena)
                                          : plain;
 }
 
-bool dialect_is_bf16(const char *precision)
+const char *dialect_precision(const char *name, enum dt_dtype *compute, enum dt_dtype *masters)
 {
-    return strncasecmp(precision, "bf16", 4) == 0 || strncasecmp(precision, "bfloat16", 8) == 0;
+    static const struct {
+        const char *name, *plain;
+        enum dt_dtype compute, masters;
+    } rows[] = {{"32-true", "32-true", DT_F32, DT_F32},       {"bf16-mixed", "bf16-mixed", DT_BF16, DT_F32},
+                {"bf16", "bf16-mixed", DT_BF16, DT_F32},      {"16-mixed", "16-mixed", DT_F16, DT_F32},
+                {"16", "16-mixed", DT_F16, DT_F32},           {"fp16", "16-mixed", DT_F16, DT_F32},
+                {"bf16-true", "bf16-true", DT_BF16, DT_BF16}, {"16-true", "16-true", DT_F16, DT_F16},
+                {"64-true", "64-true", DT_F64, DT_F64},       {"64", "64-true", DT_F64, DT_F64},
+                {"fp64", "64-true", DT_F64, DT_F64}};
+    size_t at = sizeof rows / sizeof rows[0];
+    while (--at > 0 && strcasecmp(rows[at].name, name) != 0) {
+    }
+    *compute = rows[at].compute;
+    *masters = rows[at].masters;
+    return rows[at].plain;
+}
+
+enum dt_dtype dialect_element(const char *name)
+{
+    return strcasecmp(name, "bf16") == 0 || strcasecmp(name, "bfloat16") == 0  ? DT_BF16
+           : strcasecmp(name, "fp16") == 0 || strcasecmp(name, "float16") == 0 ? DT_F16
+                                                                               : DT_F32;
 }
 
 static const char *plain_precision(const char *name, struct dt_arena *arena)
 {
-    static const char *const words[][2] = {{"32", "32-true"},  {"fp32", "32-true"},  {"bf16", "bf16-mixed"},
-                                           {"16", "16-mixed"}, {"fp16", "16-mixed"}, {"64", "64-true"},
-                                           {"fp64", "64-true"}};
+    enum dt_dtype compute, masters;
     (void)arena;
-    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        if (strcasecmp(words[i][0], name) == 0) {
-            return words[i][1];
-        }
-    }
-    return name;
+    return dialect_precision(name, &compute, &masters);
 }
 
 static const struct spelling {
@@ -64,12 +78,18 @@ static const struct spelling {
     const char *(*plain)(const char *word, struct dt_arena *arena);
 } spellings[] = {{"training.strategy", dialect_strategy}, {"training.precision", plain_precision}};
 
+/* A string, or the digits of a number, which stand for a word of training.precision; null: neither. */
+static const char *word_of(const struct dialect_use *u, const cJSON *x)
+{
+    return cJSON_IsNumber(x) ? dt_arena_printf(u->arena, "%g", x->valuedouble) : cJSON_GetStringValue(x);
+}
+
 static bool same(const struct dialect_use *u, const char *key, const cJSON *a, const cJSON *b)
 {
-    if (!cJSON_IsString(a) || !cJSON_IsString(b)) {
+    const char *x = word_of(u, a), *y = word_of(u, b);
+    if (x == NULL || y == NULL || (cJSON_IsNumber(a) && cJSON_IsNumber(b))) {
         return cJSON_Compare(a, b, true);
     }
-    const char *x = a->valuestring, *y = b->valuestring;
     for (size_t i = 0; i < sizeof spellings / sizeof spellings[0]; i++) {
         if (strcmp(spellings[i].key, key) == 0) {
             x = spellings[i].plain(x, u->arena);

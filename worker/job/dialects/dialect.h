@@ -5,6 +5,7 @@
 #define DT_WORKER_JOB_DIALECTS_DIALECT_H
 
 #include "base/config.h"
+#include "base/dtype.h"
 
 struct cJSON;
 struct dialect_use;
@@ -132,7 +133,11 @@ bool dialect_is_auto(const struct cJSON *value);
 /* A training.strategy without the alias: "deepspeed_stage_3" and "zero_stage_3" are "zero3",
  * "fsdp_no_shard" is "no_shard". In the arena. */
 const char *dialect_strategy(const char *name, struct dt_arena *arena);
-bool dialect_is_bf16(const char *precision);
+/* A training.precision in the one spelling that it is kept in: "32-true", "16-mixed", "bf16-mixed", "16-true",
+ * "bf16-true", "64-true". The types of what is computed with, and of weights as they are updated. */
+const char *dialect_precision(const char *name, enum dt_dtype *compute, enum dt_dtype *masters);
+/* "fp32", "bfloat16", ... */
+enum dt_dtype dialect_element(const char *name);
 
 /* What a key does here, of whatever dialect ("zero_optimization.stage", "max_epochs"), or is near to.
  * False: no such key; `out` then says what may be meant. */

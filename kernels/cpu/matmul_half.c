@@ -1,5 +1,5 @@
-/* Products of BF16 matrices in the calling thread: by oneDNN, or as floats, block by block, by the
- * F32 product. The first use measures which one is faster on this CPU. CPU flags do not tell that:
+/* Products of BF16 and F16 matrices in the calling thread: as floats, block by block, by the F32
+ * product, or BF16 by oneDNN. The first use measures which one is faster on this CPU. CPU flags do not tell that:
  * a CPU may have the BF16 dot product and execute it slower than fma. The two differ by a factor of
  * two or more on every CPU tried so far, so all processes of a host choose the same. DTRUN_BF16
  * sets the choice where hosts differ. */
@@ -17,37 +17,44 @@
 
 /* Converts a block of a matrix to floats, tight and in the same order. Element (i, l) is x[i * row
  * + l * col]. */
-static void widen(float *to, const uint16_t *x, int64_t row, int64_t col, int64_t rows, int64_t cols)
+static void widen(float *to, const uint16_t *x, int64_t row, int64_t col, int64_t rows, int64_t cols,
+                  enum dt_dtype type)
 {
     bool turned = col != 1;
     int64_t outer = turned ? cols : rows, inner = turned ? rows : cols, step = turned ? col : row;
     for (int64_t i = 0; i < outer; i++) {
-        for (int64_t l = 0; l < inner; l++) {
-            to[i * inner + l] = dt_from_bf16(x[i * step + l]);
-        }
+        dt_cpu_half(type)->widen(to + i * inner, x + i * step, inner);
     }
 }
 
 /* Stores columns [from, from + cols) of the result to c, with the bias or the old c added. */
-static void finish_block(const struct dt_gemm_bf16 *g, const float *sum, int64_t from, int64_t cols)
+static void finish_block(const struct dt_gemm_half *g, float *sum, int64_t from, int64_t cols)
 {
+    const struct dt_cpu_half *half = dt_cpu_half(g->type);
+    float bias[BLOCK], old[BLOCK];
+    if (g->bias != NULL) {
+        half->widen(bias, g->bias + from, cols);
+    }
     for (int64_t i = 0; i < g->m; i++) {
-        const float *x = sum + i * cols;
-        float *wide = (float *)g->c + i * g->ldc + from;
-        uint16_t *half = (uint16_t *)g->c + i * g->ldc + from;
+        float *x = sum + i * cols, *wide = (float *)g->c + i * g->ldc + from;
+        uint16_t *low = (uint16_t *)g->c + i * g->ldc + from;
+        if (g->accumulate && !g->c_is_f32) {
+            half->widen(old, low, cols);
+        }
+        const float *before = g->c_is_f32 ? wide : old;
         for (int64_t j = 0; j < cols; j++) {
-            float v = x[j];
-            v = g->bias != NULL ? v + dt_from_bf16(g->bias[from + j]) : v;
-            if (g->c_is_f32) {
-                wide[j] = g->accumulate ? wide[j] + v : v;
-            } else {
-                half[j] = dt_to_bf16(g->accumulate ? dt_from_bf16(half[j]) + v : v);
-            }
+            float v = g->bias != NULL ? x[j] + bias[j] : x[j];
+            x[j] = g->accumulate ? before[j] + v : v;
+        }
+        if (g->c_is_f32) {
+            memcpy(wide, x, (size_t)cols * sizeof *x);
+        } else {
+            half->narrow(low, x, cols);
         }
     }
 }
 
-void dt_gemm_bf16_floats(const struct dt_gemm_bf16 *g, dt_gemm_f32 *f32)
+void dt_gemm_half_floats(const struct dt_gemm_half *g, dt_gemm_f32 *f32)
 {
     int64_t k_most = g->k < BLOCK ? g->k : BLOCK, n_most = g->n < BLOCK ? g->n : BLOCK;
     float *a = dt_cpu_work(DT_WORK_KERNEL, (size_t)(g->m * k_most + k_most * n_most + g->m * n_most) * sizeof(float));
@@ -57,8 +64,8 @@ void dt_gemm_bf16_floats(const struct dt_gemm_bf16 *g, dt_gemm_f32 *f32)
         memset(c, 0, (size_t)(g->m * cols) * sizeof(float));
         for (int64_t l = 0; l < g->k; l += BLOCK) {
             int64_t depth = g->k - l < BLOCK ? g->k - l : BLOCK;
-            widen(a, g->a + l * g->a_col, g->a_row, g->a_col, g->m, depth);
-            widen(b, g->b + l * g->b_row + j * g->b_col, g->b_row, g->b_col, depth, cols);
+            widen(a, g->a + l * g->a_col, g->a_row, g->a_col, g->m, depth, g->type);
+            widen(b, g->b + l * g->b_row + j * g->b_col, g->b_row, g->b_col, depth, cols, g->type);
             f32(&(struct dt_gemm){.c = c,
                                   .a = a,
                                   .b = b,
@@ -96,7 +103,7 @@ static void measure(void)
     for (int i = 0; i < M * K + K * N; i++) {
         x[i] = dt_to_bf16((float)(i % 13 - 6));
     }
-    struct dt_gemm_bf16 g = {.c = x + M * K + K * N,
+    struct dt_gemm_half g = {.c = x + M * K + K * N,
                              .a = x,
                              .b = x + M * K,
                              .m = M,
@@ -106,14 +113,15 @@ static void measure(void)
                              .a_col = 1,
                              .b_row = N,
                              .b_col = 1,
-                             .ldc = N};
+                             .ldc = N,
+                             .type = DT_BF16};
     double best[2] = {1e9, 1e9};
     bool works = true;
     for (int i = 0; i <= TRIALS && works; i++) { /* round 0 does not count: oneDNN compiles then */
         double begin_s = dt_now_s();
         works = dt_onednn_gemm_bf16(&g);
         double middle_s = dt_now_s();
-        dt_gemm_bf16_floats(&g, dt_onednn_gemm);
+        dt_gemm_half_floats(&g, dt_onednn_gemm);
         double end_s = dt_now_s();
         if (i > 0) {
             best[0] = middle_s - begin_s < best[0] ? middle_s - begin_s : best[0];
@@ -151,9 +159,9 @@ bool dt_gemm_bf16_is_onednn(void)
     return library_is_faster;
 }
 
-void dt_gemm_bf16_faster(const struct dt_gemm_bf16 *g, dt_gemm_f32 *f32)
+void dt_gemm_bf16_faster(const struct dt_gemm_half *g, dt_gemm_f32 *f32)
 {
-    if (g->k == 0 || !library_is_faster || !dt_onednn_gemm_bf16(g)) {
-        dt_gemm_bf16_floats(g, f32);
+    if (g->k == 0 || g->type != DT_BF16 || !library_is_faster || !dt_onednn_gemm_bf16(g)) {
+        dt_gemm_half_floats(g, f32);
     }
 }

@@ -1,0 +1,166 @@
+# covers: worker/engine/trainer_scale.c worker/engine/precision.c worker/engine/scaler.c worker/checkpoints/manifest.c
+"""Precisions from the command line: fp16 with a loss scale that overflows at first, on one rank alone, and for ever; a run that goes on in the
+middle of it; 16 bits without masters.
+run: timeout 300
+"""
+
+import json
+import re
+import struct
+import subprocess
+
+import pytest
+import support
+import training
+
+FP16 = "training.precision=16-mixed"
+STEPS = 10
+# Gradients of these models are near 1: the first steps overflow, and then the scale is below 2^17.
+HIGH = [FP16, "loss_scaling.initial_scale_power=21", "loss_scaling.growth_interval=4", "training.warmup_steps=3",
+        "training.learning_rate=3e-3"]
+DEEPSPEED = ["loss_scaling.algorithm=deepspeed", "loss_scaling.hysteresis=1", "loss_scaling.loss_scale_window=3"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("precision")
+    return folder, training.make_job(folder, steps=STEPS, training={"max_grad_norm": 0.5}, logging={"log_every_n_steps": 1},
+                                     checkpointing={"save_every_n_steps": 5})
+
+
+def run(job, out, ranks, row, sets):
+    result = training.train(job, out, ranks=ranks, strategy=row, sets=sets)
+    assert result.code == 0, result
+    return training.hash_of(out)
+
+
+def manifest(out, step):
+    with open(out / "checkpoints" / f"step-{step:08}" / "manifest.json") as f:
+        return json.load(f)
+
+
+@pytest.mark.parametrize("scaler", [[], DEEPSPEED])
+def test_overflows_are_skipped_by_all(place, scaler):
+    """The scale falls by half at each overflow and grows later; the rate stands still meanwhile; every strategy has the same bits."""
+    folder, job = place
+    for ranks in (1, 2, 3):
+        seen = {}
+        for row in ("ddp", "full_shard", "zero2")[: max(ranks, 2)]:
+            out = folder / f"skip-{len(scaler)}-{row}-{ranks}"
+            seen[row] = run(job, out, ranks, row, [*HIGH, *(scaler or ["loss_scaling.algorithm=torch"])])
+            scale, rate, norm = (training.metrics(out, key) for key in ("loss_scale", "lr", "grad_norm"))
+            skipped = [s for s in range(1, STEPS + 1) if norm[s] is None]
+            assert skipped[:2] == [1, 2] and len(skipped) < STEPS - 3, (norm, scale)
+            assert scale[1] == 2.0**21 and scale[2] == 2.0**20 and scale[3] == 2.0**19
+            assert rate[1] == rate[2] == rate[3], rate  # no step was made
+            for s in range(1, STEPS):
+                assert scale[s + 1] == scale[s] / 2 if s in skipped else scale[s + 1] in (scale[s], scale[s] * 2), (s, scale)
+            assert training.metrics(out, "steps_skipped")[STEPS] == len(skipped)
+            kept = manifest(out, STEPS)
+            assert kept["loss_scale"]["skipped"] == len(skipped) and kept["optimizer_steps"] == STEPS - len(skipped)
+        assert len(set(seen.values())) == 1, seen
+
+
+def test_a_run_goes_on_with_its_scale(place):
+    """Stopped in the middle of what the scale counts: the rest is the same bits, whatever the first scale would be now."""
+    folder, job = place
+    sets = [*HIGH, "training.lr_scheduler_type=constant_with_warmup"]
+    whole = run(job, folder / "whole", 2, "zero2", sets)
+    out = folder / "parts"
+    run(job, out, 2, "zero2", [*sets, f"training.max_steps={STEPS // 2}"])
+    state = manifest(out, STEPS // 2)["loss_scale"]
+    assert state["skipped"] > 0 and state["skipped_samples"] > 0 and state["scale"] < 2.0**21
+    assert run(job, out, 2, "zero2", [*sets, "loss_scaling.initial_scale_power=3"]) == whole
+    assert training.metrics(out, "loss_scale") == training.metrics(folder / "whole", "loss_scale")
+
+
+def test_the_least_scale_ends_the_run(place):
+    folder, job = place
+    out = folder / "least"
+    result = training.train(job, out, ranks=2, strategy="zero3",
+                            sets=[FP16, *DEEPSPEED, "loss_scaling.initial_scale_power=40", "loss_scaling.min_loss_scale=549755813888"],
+                            options=["--max_restarts=0"], restarts=None)
+    assert result.code != 0
+    words = str(result)
+    assert re.search(r"step 2: a gradient is not finite, and the loss scale is at its least, 5\.49756e\+11; lower training\.learning_rate", words), words
+    assert re.search(r"not finite: (transformer\.)?(wte|wpe|h\.\d|ln_f)", words), words
+
+
+def write_images(path, samples, huge):
+    """Images of 2 x 4 x 4 in three classes; one of them is beyond fp16."""
+    pixels = [[(i * 7 + j * 3) % 11 / 11 - 0.5 for j in range(32)] for i in range(samples)]
+    pixels[huge][5] = 3e5
+    labels = [i % 3 for i in range(samples)]
+    data = struct.pack(f"<{samples}q", *labels) + b"".join(struct.pack("<32f", *p) for p in pixels)
+    header = {"labels": {"dtype": "I64", "shape": [samples], "data_offsets": [0, 8 * samples]},
+              "pixel_values": {"dtype": "F32", "shape": [samples, 2, 4, 4], "data_offsets": [8 * samples, len(data)]}}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def test_an_overflow_of_one_rank(tmp_path):
+    """One rank's batch holds a pixel of infinity in fp16: nobody makes that step, and later ones go on; in order, so all know which."""
+    write_images(tmp_path / "train.safetensors", 36, huge=13)
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps({
+        "model": {"name": "mlp", "num_channels": 2, "image_size": 4, "hidden_size": 8, "last_hidden_size": 8, "num_labels": 3},
+        "data": {"train": str(tmp_path / "train.safetensors"), "shuffle": False},
+        "training": {"batch_size_per_gpu": 2, "max_steps": 6, "learning_rate": 1e-2, "threads": 1},
+        "checkpointing": {"save_every_n_steps": 6}, "logging": {"log_every_n_steps": 1}}))
+    for ranks, step in ((2, 4), (3, 3)):
+        seen = set()
+        for row in ("ddp", "full_shard", "zero1"):
+            out = tmp_path / f"{row}-{ranks}"
+            seen.add(run(job, out, ranks, row, [FP16, "loss_scaling.algorithm=torch"]))
+            loss, scale = training.metrics(out), training.metrics(out, "loss_scale")
+            assert [s for s in loss if loss[s] is None] == [step], loss
+            assert all(scale[s] == (65536 if s <= step else 32768) for s in scale), scale
+        assert len(seen) == 1
+
+
+def test_64_true(place):
+    """The same mathematics in fp64, on a CPU."""
+    folder, job = place
+    for ranks in (1, 2):
+        run(job, folder / f"32-{ranks}", ranks, "zero2", [])
+        run(job, folder / f"64-{ranks}", ranks, "zero2", ["training.precision=64"])
+        single, double = (training.metrics(folder / f"{bits}-{ranks}") for bits in (32, 64))
+        assert single != double and all(abs(single[s] - double[s]) < 1e-5 * double[s] for s in single), (single, double)
+
+
+@pytest.mark.parametrize("precision, device, words", [
+    ("64-true", "cuda", "64-true is computed on a CPU alone; write 32-true, or training.device"),
+    ("16-mixed", "cuda", "16-mixed is computed on a CPU alone so far; on a GPU write bf16-mixed or 32-true"),
+    ("bf16-true", "gpu", "bf16-true is computed on a CPU alone so far"),
+])
+def test_a_gpu_refuses(place, precision, device, words):
+    _, job = place
+    args = [support.program("train"), job, "--plan", "--set", f"training.precision={precision}", "--set", f"training.device={device}"]
+    p = subprocess.run(args, capture_output=True, text=True)
+    assert p.returncode == 2 and p.stderr.count("\n") == 1 and words in p.stderr, p
+
+
+@pytest.mark.parametrize("precision", ["16-mixed", "bf16-true", "16-true"])
+def test_16_bits_learn(place, precision):
+    """Near fp32 at first, and the plan knows what is not there: without masters, a weight and its state take 2 and 4 bytes."""
+    folder, job = place
+    run(job, folder / f"exact-{precision}", 2, "zero1", [])
+    exact = training.metrics(folder / f"exact-{precision}")
+    out = folder / f"learn-{precision}"
+    run(job, out, 2, "zero1", [f"training.precision={precision}", "training.gradient_accumulation_steps=1"])
+    loss = training.metrics(out)
+    assert all(abs(loss[s] - exact[s]) < 0.02 * exact[s] for s in exact), (loss, exact)
+    assert loss[STEPS] < loss[1]
+
+
+def test_a_plan_without_masters(place):
+    _, job = place
+
+    def bytes_of(*sets):
+        args = [support.program("train"), job, "--plan", "--json", *(x for s in sets for x in ("--set", s))]
+        return json.loads(subprocess.run(args, check=True, capture_output=True, text=True).stdout)["bytes"]
+
+    full, mixed, low = (bytes_of(f"training.precision={p}") for p in ("32-true", "16-mixed", "16-true"))
+    assert mixed["weights"] * 2 == full["weights"] == low["weights"] * 2
+    assert mixed["optimizer"] * 2 == full["optimizer"] * 3  # masters, and two moments
+    assert low["optimizer"] * 2 == full["optimizer"]
