@@ -54,8 +54,9 @@ smollm2-text)
     [ -e "$run/data/train-00000.bin" ] || show "$bin/dtdata" tokenize --tokenizer "$run/start" --holdout 0.05 -o "$run/data" $(text code)
     # shellcheck disable=SC2046
     [ -e "$run/english/train-00000.bin" ] || show "$bin/dtdata" tokenize --tokenizer "$run/start" -o "$run/english" $(sh "$root/scripts/machine_text.sh" english)
-    echo "example: before, on headers and on English:"
+    echo "example: before: headers, then English"
     show "$bin/train" --evaluate "$run/start" "$job" "$@"
+    show "$bin/train" --evaluate "$run/start" "$job" --set "data.val=$run/english/train-*.bin" "$@"
     ;;
 resnet-fashion-mnist)
     [ -e /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz ] || fail "no images; run: scripts/setup.sh --examples"
@@ -72,4 +73,9 @@ case $name in
 *-text) next="$bin/train --generate $run --prompt \"#include <\"" ;;
 *) next="$bin/train --evaluate $run $job" ;;
 esac
+if [ "$name" = smollm2-text ]; then
+    echo "example: after: headers, then English"
+    show "$bin/train" --evaluate "$run" "$job" "$@"
+    show "$bin/train" --evaluate "$run" "$job" --set "data.val=$run/english/train-*.bin" "$@"
+fi
 echo "example: figures are in $run/metrics.jsonl; next: $next"
