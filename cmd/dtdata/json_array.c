@@ -3,7 +3,7 @@
 
 struct json_array json_array_resume(void)
 {
-    return (struct json_array){.at = ARRAY_INSIDE};
+    return (struct json_array){.at = ARRAY_INSIDE, .comma = true};
 }
 
 static bool is_space(char c)

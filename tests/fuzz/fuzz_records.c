@@ -1,7 +1,8 @@
-/* Records of JSONL, CSV and TSV: the first byte of the input chooses what is wanted of them; whatever stands in a
+/* Records of JSONL, CSV, TSV and JSON arrays, which come in two parts: the first byte of the input chooses what is wanted of them; whatever stands in a
  * block, a record is UTF-8 text, and an error or a count says what is none. */
 #include "driver.h"
 
+#include "cmd/dtdata/json_array.h"
 #include "cmd/dtdata/records.h"
 #include "worker/data/tokenizers/characters.h"
 
@@ -31,7 +32,7 @@ static int take(void *context, const struct record *r, struct dt_error *err)
 
 int dt_fuzz(const uint8_t *data, size_t size)
 {
-    static const enum source_kind kinds[] = {SOURCE_JSONL, SOURCE_CSV, SOURCE_TSV, SOURCE_JSONL};
+    static const enum source_kind kinds[] = {SOURCE_JSONL, SOURCE_CSV, SOURCE_TSV, SOURCE_JSON};
     if (size == 0) {
         return 0;
     }
@@ -48,7 +49,15 @@ int dt_fuzz(const uint8_t *data, size_t size)
     struct dt_error err = {0};
     struct tally *tally = dt_alloc(sizeof *tally);
     int result = 0;
-    if (kind != SOURCE_JSONL) {
+    if (kind == SOURCE_JSON) {
+        struct json_array array = {0};
+        size_t half = b.size / 2;
+        result = json_array_lines(&array, b.text, half, "f", &err) != 0 ||
+                         json_array_lines(&array, b.text + half, b.size - half, "f", &err) != 0 ||
+                         json_array_end(&array, "f", &err) != 0
+                     ? -1
+                     : 0;
+    } else if (kind != SOURCE_JSONL) {
         struct dt_text header;
         size_t end = b.size > 0 ? csv_first_end(source_csv_form(kind), b.text, b.size) : 0;
         dt_text_init(&header);
