@@ -36,9 +36,10 @@ enum dt_rule_type {
     DT_RULE_KINDS
 };
 
-enum { DT_INTEGERS_MAX = 8 };
+enum { DT_INTEGERS_MAX = 32 };
 struct dt_integers {
-    int64_t count, of[DT_INTEGERS_MAX];
+    int64_t count, /* 0: null */
+        of[DT_INTEGERS_MAX];
 };
 
 enum { DT_NUMBERS_MAX = 4 };

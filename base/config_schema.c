@@ -73,8 +73,8 @@ static void schema_type(const struct dt_field *f, struct dt_text *out)
         break;
     }
     case DT_RULE_INTEGERS:
-        dt_text_printf(out, "\"type\": \"array\", \"minItems\": 1, \"maxItems\": %d, \"items\": {\"type\": \"integer\"",
-                       DT_INTEGERS_MAX);
+        dt_text_printf(out, "\"type\": %s, \"minItems\": 1, \"maxItems\": %d, \"items\": {\"type\": \"integer\"",
+                       rule->null ? "[\"array\", \"null\"]" : "\"array\"", DT_INTEGERS_MAX);
         schema_range(rule, out);
         dt_text_puts(out, "}");
         break;

@@ -13,6 +13,7 @@
 #include "worker/data/data.h"
 #include "worker/model/block.h"
 #include "worker/engine/horizon.h"
+#include "worker/engine/plateau.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -50,6 +51,7 @@ struct checkpoint_state {
     int64_t optimizer_steps; /* the optimizer's step count */
     /* of.micro_batch 0: unknown, because an older version has saved it */
     struct horizon horizon;
+    struct plateau plateau; /* checks 0: the schedule does not look at evaluations */
     int64_t seed;
     uint64_t data_hash;
     const struct data_file *data; /* the files of data.train */

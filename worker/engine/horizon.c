@@ -173,9 +173,16 @@ struct schedule horizon_schedule(const struct horizon *h, const struct job_train
                              .min_lr_ratio = j->min_lr_ratio,
                              .lr_power = j->lr_power,
                              .decay_ratio = j->decay_ratio,
+                             .numbers = j->scheduler,
+                             .plateau = 1,
                              .warmup_steps = j->warmup_steps >= 0 ? j->warmup_steps
                                                                   : (int64_t)ceil(j->warmup_ratio * (double)total),
                              .total_steps = total};
+}
+
+double horizon_momentum(const struct horizon *h, const struct schedule *s, int64_t samples, double *beta2)
+{
+    return schedule_momentum_at(s, (double)samples / (double)batch_of(&h->of), beta2);
 }
 
 double horizon_rate(const struct horizon *h, const struct schedule *s, int64_t samples)

@@ -63,5 +63,7 @@ void horizon_count_anew(struct horizon *h, const struct job_training *was, const
 struct schedule horizon_schedule(const struct horizon *h, const struct job_training *j);
 /* The rate in force when so many samples are done. */
 double horizon_rate(const struct horizon *h, const struct schedule *s, int64_t samples);
+/* The momentum at that place, of a schedule that moves it (schedule_momentum_at). */
+double horizon_momentum(const struct horizon *h, const struct schedule *s, int64_t samples, double *beta2);
 
 #endif

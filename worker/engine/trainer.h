@@ -14,6 +14,7 @@
 #include "worker/engine/optimizer.h"
 #include "worker/engine/pace.h"
 #include "worker/engine/plan.h"
+#include "worker/engine/plateau.h"
 #include "worker/engine/report.h"
 #include "worker/engine/step_sums.h"
 #include "worker/engine/strategy.h"
@@ -30,6 +31,7 @@ struct trainer_run {
     double rate_before;
     struct horizon horizon;
     struct schedule schedule;
+    struct plateau plateau; /* of reduce_lr_on_plateau */
     /* enum vote: of any rank, known to all, not acted upon yet. VOTE_STOP stays. */
     unsigned votes;
     bool eval_due;        /* the evaluation of this step was not made yet */

@@ -80,6 +80,7 @@ void trainer_count(struct trainer *t)
     horizon_begin(h, j, &now, t->run.step, t->feeds.train.sample_count);
     t->run.total_steps = t->run.step + horizon_left(h, j, &now, t->run.epoch, t->run.position);
     t->run.schedule = horizon_schedule(h, j);
+    t->run.schedule.plateau = plateau_share(&t->run.plateau);
     if (t->feeds.order.lengths != NULL) { /* the first start's batch, so an epoch keeps its order */
         sampler_regroup(&t->feeds.order, h->of.micro_batch * h->of.micro_steps);
     }

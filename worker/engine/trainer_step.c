@@ -404,6 +404,11 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     p->begin_s = begin_s;
     p->data_s = f->data_s;
     p->rate = horizon_rate(&t->run.horizon, &t->run.schedule, t->stepper.begun_samples);
+    if (schedule_moves_momentum(&t->run.schedule)) {
+        double beta2 = 0;
+        double momentum = horizon_momentum(&t->run.horizon, &t->run.schedule, t->stepper.begun_samples, &beta2);
+        optimizer_set_momentum(&t->optimizer, momentum, beta2);
+    }
     p->count = f->count;
     p->computed = computed(t, f);
     p->epoch = f->epoch;

@@ -70,23 +70,6 @@ static void check_data(struct job *job, struct dt_config *c)
     }
 }
 
-/* Numbers of one schedule say nothing to the others; a saved job has them all, with their defaults. */
-static void check_schedule(const struct job *job, struct dt_config *c)
-{
-    const struct job_training *t = &job->training;
-    const struct {
-        const char *key, *owner;
-        double value, unset;
-    } all[] = {{"training.lr_power", "polynomial", t->lr_power, 1},
-               {"training.decay_ratio", "warmup_stable_decay", t->decay_ratio, 0.1}};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (all[i].value != all[i].unset && strncmp(t->lr_scheduler_type, all[i].owner, strlen(all[i].owner)) != 0) {
-            dt_config_problem(c, all[i].key, "belongs to %s, and training.lr_scheduler_type is %s (%s); remove it",
-                              all[i].owner, t->lr_scheduler_type, dt_config_source(c, "training.lr_scheduler_type"));
-        }
-    }
-}
-
 static void check_length(struct job *job, struct dt_config *c)
 {
     struct job_training *t = &job->training;
@@ -109,10 +92,6 @@ static void check_length(struct job *job, struct dt_config *c)
                           "%" PRId64 " is more than training.max_steps %" PRId64 "; lower it", t->warmup_steps,
                           t->max_steps);
     }
-    if (strcmp(t->lr_scheduler_type, "constant") == 0 && (t->warmup_steps > 0 || t->warmup_ratio > 0)) {
-        dt_config_problem(c, "training.lr_scheduler_type", "constant has no warm-up; write constant_with_warmup");
-    }
-    check_schedule(job, c);
     if (job->logging.csv_path != NULL && !job->logging.csv) {
         dt_config_problem(c, "logging.csv_path", "nothing is written there while logging.csv is false; set it to true");
     }
@@ -428,6 +407,9 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     }
     if (good[JOB_TRAINING]) {
         check_attention(job, c);
+    }
+    if (good[JOB_TRAINING] && good[JOB_SCHEDULER] && good[JOB_OPTIMIZER]) {
+        job_check_schedule(job, c);
     }
     if (good[JOB_OPTIMIZER]) {
         check_optimizer(job, c);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "worker/engine/optimizers/optimizers.h"
+#include "worker/engine/schedule.h"
 #include "worker/model/chain.h"
 
 #include <stdbool.h>
@@ -76,9 +77,10 @@ struct job {
         int64_t max_steps; /* -1: by num_epochs */
         double num_epochs; /* 0: by max_steps */
         double learning_rate, warmup_ratio, min_lr_ratio;
-        double lr_power, decay_ratio;  /* of polynomial; of warmup_stable_decay */
-        int64_t warmup_steps;          /* -1: by warmup_ratio */
-        const char *lr_scheduler_type; /* a row of schedule.c: "constant", "linear", "cosine", ... */
+        double lr_power, decay_ratio;      /* of polynomial; of warmup_stable_decay */
+        int64_t warmup_steps;              /* -1: by warmup_ratio */
+        const char *lr_scheduler_type;     /* a row of schedule.c: "constant", "linear", "cosine", ... */
+        struct schedule_numbers scheduler; /* the section `scheduler` */
         double weight_decay;
         double max_grad_norm; /* 0: no clipping */
         int64_t seed;
@@ -206,7 +208,7 @@ enum job_key_kind {
                       * the next step on */
     JOB_KEY_LENGTH   /* of the run: always */
 };
-enum { JOB_KEYS_MAX = 128 };
+enum { JOB_KEYS_MAX = 192 };
 #define JOB_DATA_KEY "data.train" /* compared by content */
 #define JOB_WEIGHTS_ALONE " (with its weights alone: dtckpt export CHECKPOINT DIR, then model.load DIR)"
 struct job_change {

@@ -88,6 +88,9 @@ static int list_keys(const struct model_ops *ops, const struct optimizer_row *ro
             count += list_optimizer(optimizer_at(i), arena, &out[count], most - KEY_COUNT - count);
         }
     }
+    for (const struct dt_field *f = job_scheduler_fields; f->key != NULL && count < most - KEY_COUNT; f++) {
+        out[count++] = (struct job_key){dt_arena_printf(arena, "scheduler.%s", f->key), JOB_KEY_NUMBER};
+    }
     for (int i = 1; i < KEY_COUNT; i++) {
         out[count++] = keys[i];
     }
@@ -316,15 +319,21 @@ int job_compare_model(const char *saved, const char *now, struct dt_error *err)
                          first->was, first->is);
 }
 
-void job_read_training(const char *saved, struct dt_arena *arena, struct job_training *out)
+static void read_section(const cJSON *tree, const struct job_section *s, struct dt_arena *arena, void *out)
 {
-    cJSON *tree = dt_scan_parse(saved, strlen(saved), "the saved job", NULL, NULL);
-    const cJSON *training = cJSON_GetObjectItemCaseSensitive(tree, "training");
-    for (const struct dt_field *f = job_sections[JOB_TRAINING].fields; f->key != NULL; f++) {
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(training, f->key);
+    const cJSON *section = cJSON_GetObjectItemCaseSensitive(tree, s->name);
+    for (const struct dt_field *f = s->fields; f->key != NULL; f++) {
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(section, f->key);
         if (value != NULL) {
             (void)dt_value_parse(f->rule, value, arena, (char *)out + f->offset);
         }
     }
+}
+
+void job_read_training(const char *saved, struct dt_arena *arena, struct job_training *out)
+{
+    cJSON *tree = dt_scan_parse(saved, strlen(saved), "the saved job", NULL, NULL);
+    read_section(tree, &job_sections[JOB_TRAINING], arena, out);
+    read_section(tree, &job_sections[JOB_SCHEDULER], arena, &out->scheduler);
     cJSON_Delete(tree);
 }

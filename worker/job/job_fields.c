@@ -90,10 +90,11 @@ static const struct dt_rule strategy = {.type = DT_RULE_CHOICE,
                                                  "zero2_offload|zero3_offload|ddp_fork|ddp_notebook"};
 static const struct dt_rule scheduler = {.type = DT_RULE_CHOICE,
                                          .choices =
-                                             "constant|constant_with_warmup|linear|cosine|polynomial|inverse_sqrt|"
-                                             "warmup_stable_decay|warmup_stable_decay_linear|warmuplr|warmuplr_linear|"
-                                             "warmupdecaylr|warmupdecaylr_linear|warmupcosinelr|warmupcosinelr_linear",
-                                         .later = "cosine_with_restarts|step|exponential|plateau|onecycle"};
+                                             "constant|constant_with_warmup|linear|cosine|cosine_with_restarts|"
+                                             "polynomial|inverse_sqrt|warmup_stable_decay|warmup_stable_decay_linear|"
+                                             "step|multi_step|exponential|reduce_lr_on_plateau|one_cycle|"
+                                             "warmuplr|warmuplr_linear|warmupdecaylr|warmupdecaylr_linear|"
+                                             "warmupcosinelr|warmupcosinelr_linear|lrrangetest|onecycle"};
 static const struct dt_rule export_dtype = {.type = DT_RULE_CHOICE,
                                             .choices = "float32|bfloat16|float16|fp32|bf16|fp16"};
 static const struct dt_rule device = {.type = DT_RULE_CHOICE, .choices = "auto|cpu|cuda|gpu"};
@@ -382,6 +383,8 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
     [JOB_TRANSFORMS] = {"transforms", "what is done to images", transform_fields, offsetof(struct job, transforms)},
     [JOB_TRAINING] = {"training", "how", training_fields, offsetof(struct job, training)},
     [JOB_OPTIMIZER] = {"optimizer", "what updates the weights", optimizer_fields, offsetof(struct job, optimizer)},
+    [JOB_SCHEDULER] = {"scheduler", "numbers of single schedules", job_scheduler_fields,
+                       offsetof(struct job, training.scheduler)},
     [JOB_DDP] = {"ddp", "details of ddp", ddp_fields, offsetof(struct job, ddp)},
     [JOB_FSDP] = {"fsdp", "details of the sharded strategies", fsdp_fields, offsetof(struct job, fsdp)},
     [JOB_MIXED] = {"mixed_precision", "FSDP's block", mixed_fields, offsetof(struct job, mixed)},
@@ -432,7 +435,8 @@ const struct dt_config_hint job_hints[] = {
     {"training.lr_end", "Hugging Face's name; here it is training.min_lr_ratio, a share of learning_rate"},
     {"training.power", "Hugging Face's name; here it is training.lr_power"},
     {"training.num_decay_steps", "Hugging Face's name; here it is training.decay_ratio, a share of all steps"},
-    {"training.lr_scheduler_kwargs", "here min_lr_ratio, lr_power and decay_ratio are keys of training"},
+    {"training.lr_scheduler_kwargs",
+     "here min_lr_ratio, lr_power and decay_ratio are keys of training, and others of scheduler"},
     {"training.model_name", "here it is model.name"},
     {"training.max_length", "here it is data.sequence_length"},
     {"training.sequence_length", "here it is data.sequence_length"},

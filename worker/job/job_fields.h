@@ -18,6 +18,7 @@ enum {
     JOB_TRANSFORMS,
     JOB_TRAINING,
     JOB_OPTIMIZER,
+    JOB_SCHEDULER,
     JOB_DDP,
     JOB_FSDP,
     JOB_MIXED,
@@ -39,6 +40,9 @@ struct job_part {
 int job_parts(struct job *job, const struct job_section *s, struct job_part parts[2]);
 /* The fields that a section has with some model or optimizer: table number i; null behind the last one. */
 const struct dt_field *job_other_fields(const struct job_section *s, int i);
+/* job_scheduler.c: the section `scheduler`, and checks of what the schedule reads. */
+extern const struct dt_field job_scheduler_fields[];
+void job_check_schedule(struct job *job, struct dt_config *c);
 /* Adds what is wrong with the section `transforms` to c. */
 void job_check_transforms(const struct job_transforms *t, struct dt_config *c);
 /* keys of other systems, and those that come later */

@@ -161,6 +161,40 @@ static int save(struct trainer *t, bool last, struct dt_error *err)
     return -1;
 }
 
+static bool looks_at_evaluations(const struct trainer *t)
+{
+    return strcmp(t->job->training.lr_scheduler_type, "reduce_lr_on_plateau") == 0;
+}
+
+/* What scheduler.monitor names of an evaluation; NaN: this one has no such value. */
+static double monitored(const char *monitor, const struct trainer_evaluation *e)
+{
+    return strcmp(monitor, "val_loss") == 0       ? e->loss
+           : strcmp(monitor, "val_pearson") == 0  ? e->pearson
+           : strcmp(monitor, "val_f1_macro") == 0 ? (e->classes.classes > 0 ? e->classes.f1_macro : NAN)
+           : e->classes.classes > 0               ? e->classes.accuracy
+           : e->choices.items > 0                 ? e->choices.accuracy
+                                                  : NAN;
+}
+
+/* reduce_lr_on_plateau sees an evaluation, the same on all ranks. */
+static void judge(struct trainer *t, const struct trainer_evaluation *e)
+{
+    const struct schedule_numbers *n = &t->job->training.scheduler;
+    double before = t->run.schedule.plateau;
+    if (!looks_at_evaluations(t) || e->targets == 0) {
+        return;
+    }
+    plateau_check(&t->run.plateau, &t->run.schedule, t->run.step, monitored(n->monitor, e));
+    t->run.schedule.plateau = plateau_share(&t->run.plateau);
+    if (t->run.schedule.plateau != before) {
+        double rate = t->job->training.learning_rate;
+        observers_say(&t->observers, "train: step %lld: %s is no better than %.6g: learning rate %.3g -> %.3g",
+                      (long long)t->run.step, n->monitor, t->run.plateau.best, before * rate,
+                      t->run.schedule.plateau * rate);
+    }
+}
+
 /* The evaluation that is due at this step. A stop leaves it due: whoever goes on from here
  * begins with it. */
 static int evaluate(struct trainer *t, struct dt_error *err)
@@ -179,6 +213,9 @@ static int evaluate(struct trainer *t, struct dt_error *err)
     int targets = t->feeds.val.targets;
     bool next = targets >= 0 && t->feeds.val.choices == NULL && t->feeds.val.layout.field[targets].shifted,
          bytes = next && strcmp(t->feeds.val.tokenizer, "bytes") == 0;
+    if (!trainer_stops(t)) {
+        judge(t, &e);
+    }
     r.val_loss = e.loss;
     r.perplexity = next ? exp(e.loss) : NAN;
     double bytes_per_target = bytes ? 1 : next && e.text_bytes > 0 ? (double)e.text_bytes / (double)e.targets : NAN;
@@ -427,6 +464,8 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
         (found && trainer_agree(&t, "train/evaluated", &evaluated, err) != 0)) {
         goto out;
     }
+    /* what metrics.jsonl has of this step may be younger than the checkpoint */
+    evaluated = evaluated && (!looks_at_evaluations(&t) || t.run.plateau.step == t.run.step);
     t.run.eval_due = !evaluated && (found || t.run.total_steps == 0) && eval_falls_on(&t, t.run.step);
     t.run.finished_before = found && t.run.step >= t.run.total_steps && !t.run.eval_due;
     if ((!found && trainer_init_weights(&t, err) != 0) || (t.files && trainer_write_folder(&t, err) != 0)) {

@@ -2,6 +2,7 @@
  * where the run stands then, and what is said of it. */
 #include "worker/run/trainer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -44,16 +45,22 @@ void trainer_take_place(struct trainer *t, const struct checkpoint_state *state,
     t->run.epoch = state->epoch;
     t->run.position = state->position;
     t->run.tokens = state->tokens;
+    t->run.plateau = state->plateau;
     const struct batch_split last = {was.batch_size_per_gpu * state->ranks, was.gradient_accumulation_steps};
     bool known = state->horizon.of.micro_batch > 0;
     t->run.horizon =
         known ? state->horizon
               : horizon_guess(&was, &last, t->feeds.train.sample_count, t->run.step, t->run.epoch, t->run.position);
     struct schedule before = horizon_schedule(&t->run.horizon, &was);
+    before.plateau = plateau_share(&state->plateau);
     t->run.rate_before = horizon_rate(&t->run.horizon, &before, t->run.horizon.samples);
     for (int i = 0; i < changes->count; i++) {
         if (strcmp(changes->list[i].key, "training.partial_accumulation") == 0) {
             horizon_count_anew(&t->run.horizon, &was, &t->job->training, &last, t->run.epoch, t->run.position);
+        }
+        if (strcmp(changes->list[i].key, "scheduler.monitor") == 0 ||
+            strcmp(changes->list[i].key, "scheduler.mode") == 0) {
+            t->run.plateau.best = NAN;
         }
         if (changes->list[i].kind == JOB_KEY_DATA) { /* other samples, or another order: from
                                                       * their beginning */

@@ -217,6 +217,7 @@ int trainer_save(struct trainer *t, struct dt_error *err)
                                      .tokens = t->run.tokens,
                                      .optimizer_steps = t->optimizer.steps,
                                      .horizon = trainer_horizon(t),
+                                     .plateau = t->run.plateau,
                                      .seed = t->job->training.seed,
                                      .data_hash = t->feeds.train.hash,
                                      .data = t->feeds.train.files,
