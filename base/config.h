@@ -91,6 +91,7 @@ struct dt_rule {
      * enums this is one of the choices, or their number. */
     bool null;
     int null_value;
+    bool object; /* of numbers: an object may stand there, too, which is moved elsewhere before the table is read */
 };
 
 struct dt_field { /* a table ends with a row whose key is null */

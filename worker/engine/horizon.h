@@ -5,7 +5,11 @@
  *
  *   training.max_steps   so many steps of the batch at that time: of the first start, or of where another number was given. Their samples stay. A larger number that
  *                        lies behind already, because steps have become smaller, is so many more steps of the first batch
- *   training.num_epochs  passes over the data; how far it is, the place in the data says */
+ *   training.max_tokens  so many samples, whatever a step has of them
+ *   training.num_epochs  passes over the data; how far it is, the place in the data says
+ *
+ * training.accumulation_schedule changes the batch from epoch to epoch. The first epoch's stays the
+ * unit, and `now` is split for the epoch that is meant. */
 #ifndef DT_WORKER_ENGINE_HORIZON_H
 #define DT_WORKER_ENGINE_HORIZON_H
 
@@ -34,10 +38,10 @@ struct horizon {
  * split. */
 int64_t horizon_epoch_steps(const struct job_training *j, int64_t rows, const struct batch_split *split, int64_t epoch,
                             int64_t position);
-/* Begins a run, or goes on, with a batch split as it is now, after so many steps: where there is
- * another training.max_steps, it is that of these steps. */
+/* Begins a run, or goes on, with a batch split as it is now, after so many steps at this place in the
+ * data: where there is another training.max_steps, it is that of these steps. */
 void horizon_begin(struct horizon *h, const struct job_training *j, const struct batch_split *now, int64_t step,
-                   int64_t rows);
+                   int64_t rows, int64_t epoch, int64_t position);
 /* Of a run that has come here in `step` steps of one batch, by a version that did not keep it. */
 struct horizon horizon_guess(const struct job_training *j, const struct batch_split *of, int64_t rows, int64_t step,
                              int64_t epoch, int64_t position);

@@ -77,7 +77,7 @@ void trainer_count(struct trainer *t)
     const struct job_training *j = &t->job->training;
     struct horizon *h = &t->run.horizon;
     const struct batch_split now = trainer_split(t);
-    horizon_begin(h, j, &now, t->run.step, t->feeds.train.sample_count);
+    horizon_begin(h, j, &now, t->run.step, t->feeds.train.sample_count, t->run.epoch, t->run.position);
     t->run.total_steps = t->run.step + horizon_left(h, j, &now, t->run.epoch, t->run.position);
     t->run.schedule = horizon_schedule(h, j);
     t->run.schedule.plateau = plateau_share(&t->run.plateau);
@@ -88,7 +88,10 @@ void trainer_count(struct trainer *t)
 
 struct batch_split trainer_split(const struct trainer *t)
 {
-    return (struct batch_split){t->job->training.batch_size_per_gpu * t->size, t->micro_steps};
+    const struct job_training *j = &t->job->training;
+    return (struct batch_split){j->batch_size_per_gpu * t->size, j->accumulation_schedule.count > 0
+                                                                     ? job_accumulation(j, t->run.epoch)
+                                                                     : t->micro_steps};
 }
 
 static int open_train(struct trainer *t, struct dt_error *err)

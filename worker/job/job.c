@@ -76,7 +76,7 @@ static void check_length(struct job *job, struct dt_config *c)
     if (t->max_steps == 0) {
         dt_config_problem(c, "training.max_steps", "is 0; give a number of steps, or -1 and training.num_epochs");
     }
-    if (t->max_steps < 0 && t->num_epochs == 0) {
+    if (t->max_steps < 0 && t->num_epochs == 0 && t->max_tokens == 0) {
         if (dt_config_where(c, "training.num_epochs") != NULL && dt_config_where(c, "training.max_steps") == NULL) {
             dt_config_problem(c, "training.num_epochs", "is 0 and training.max_steps is not given; give one of them");
         }
@@ -174,11 +174,17 @@ static void check_optimizer(struct job *job, struct dt_config *c)
     }
 }
 
-/* Afterwards checkpointing.accept holds full keys. */
+/* Afterwards checkpointing.accept holds full keys, those of checkpointing.override among them. */
 static void check_accept(struct job *job, struct dt_config *c)
 {
     struct dt_text all;
+    struct job_checkpointing *k = &job->checkpointing;
     dt_text_init(&all);
+    if (k->override != NULL) { /* a list of its own where both are given */
+        k->accept = k->accept != NULL ? dt_arena_printf(&job->arena, "%s,%s", k->accept, k->override) : k->override;
+        k->override = NULL;
+        dt_config_derived(c, "checkpointing.accept", "checkpointing.override");
+    }
     for (const char *p = job->checkpointing.accept; p != NULL && *p != 0; p += *p == ',') {
         size_t size = strcspn(p, ",");
         const char *name = dt_arena_printf(&job->arena, "%.*s", (int)size, p), *key = job_accept_key(name, &job->arena),
@@ -391,7 +397,7 @@ static void print_sources(struct job *job, const struct dt_config *c, struct dt_
 
 /* A check across keys would blame the wrong one where a default stands in for a bad value, so it
  * asks for good sections. */
-static void check_sections(struct job *job, struct dt_config *c, const bool *good)
+static void check_sections(struct job *job, struct dt_config *c, const bool *good, int world)
 {
     if (good[JOB_MODEL]) {
         check_model(job, c);
@@ -404,6 +410,9 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     }
     if (good[JOB_TRAINING] && good[JOB_DATA]) {
         check_length(job, c);
+    }
+    if (good[JOB_TRAINING] && good[JOB_DATA] && good[JOB_MODEL]) {
+        job_check_batch(job, c, world);
     }
     if (good[JOB_TRAINING]) {
         check_attention(job, c);
@@ -479,6 +488,7 @@ static int open_job(struct job *job, const struct job_arguments *args, struct dt
     }
     dt_config_hints(c, job_hints);
     translate(job, c, args->world);
+    job_read_accumulation(c);
     bool good[JOB_SECTION_COUNT] = {false};
     for (int i = 0; i < JOB_SECTION_COUNT; i++) {
         good[i] =
@@ -487,7 +497,7 @@ static int open_job(struct job *job, const struct job_arguments *args, struct dt
     fill_folders(job, c);
     good[JOB_OPTIMIZER] = read_optimizer(job, c) == 0 && good[JOB_OPTIMIZER];
     good[JOB_MODEL] = job_model_load(job, args, c) == 0 && good[JOB_MODEL];
-    check_sections(job, c, good);
+    check_sections(job, c, good, args->world);
     if (sources != NULL) {
         print_sources(job, c, sources);
     }

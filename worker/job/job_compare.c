@@ -53,6 +53,7 @@ static const struct job_key {
     {"training.partial_accumulation", JOB_KEY_NUMBER},
     {"training.sync_batch_norm", JOB_KEY_NUMBER},
     {"training.max_steps", JOB_KEY_LENGTH},
+    {"training.max_tokens", JOB_KEY_LENGTH},
     {"training.num_epochs", JOB_KEY_LENGTH},
 };
 
@@ -335,5 +336,7 @@ void job_read_training(const char *saved, struct dt_arena *arena, struct job_tra
     cJSON *tree = dt_scan_parse(saved, strlen(saved), "the saved job", NULL, NULL);
     read_section(tree, &job_sections[JOB_TRAINING], arena, out);
     read_section(tree, &job_sections[JOB_SCHEDULER], arena, &out->scheduler);
+    const cJSON *length = value_at(tree, "data.sequence_length");
+    job_set_samples(out, cJSON_IsNumber(length) && length->valuedouble >= 1 ? (int64_t)length->valuedouble : 1);
     cJSON_Delete(tree);
 }

@@ -37,6 +37,9 @@ static const struct dt_rule steps_or_minus_1 = {.type = DT_RULE_INTEGER, .min = 
 static const struct dt_rule kept = {.type = DT_RULE_INTEGER, .min = 0, .max = 1000000};
 static const struct dt_rule epochs = {.type = DT_RULE_NUMBER, .max = EPOCHS};
 static const struct dt_rule small = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
+static const struct dt_rule small_or_object = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536, .object = true};
+static const struct dt_rule stairs = {.type = DT_RULE_INTEGERS, .min = 0, .max = 1000000, .null = true};
+static const struct dt_rule tokens = {.type = DT_RULE_INTEGER, .min = 0, .max = 9e15};
 static const struct dt_rule layers = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000};
 static const struct dt_rule length_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304, .null = true};
 static const struct dt_rule threads = {.type = DT_RULE_INTEGER, .min = 0, .max = 1024};
@@ -211,7 +214,15 @@ static const struct dt_field transform_fields[] = {
 static const struct dt_field training_fields[] = {
     {"strategy", "\"auto\"", "where weights, gradients and optimizer state live", AT(strategy), &strategy},
     {"batch_size_per_gpu", "8", "samples per rank in one micro-step", AT(batch_size_per_gpu), &small},
-    {"gradient_accumulation_steps", "1", "micro-steps per optimizer step", AT(gradient_accumulation_steps), &small},
+    {"gradient_accumulation_steps", "1",
+     "micro-steps per optimizer step; an object of epochs and numbers, {\"0\": 1, \"4\": 2}: from that epoch on",
+     AT(gradient_accumulation_steps), &small_or_object},
+    {"accumulation_schedule", "null", "the same object as pairs of epoch and number, [0, 1, 4, 2]",
+     AT(accumulation_schedule), &stairs},
+    {"train_batch_tokens", "0",
+     "tokens of an optimizer step on all ranks; gives the samples or micro-steps that are not given; 0: as these say",
+     AT(train_batch_tokens), &tokens},
+    {"max_tokens", "0", "tokens of the whole run; 0: by max_steps or num_epochs", AT(max_tokens), &tokens},
     {"max_steps", "-1", "optimizer steps; -1: by num_epochs", AT(max_steps), &steps_or_minus_1},
     {"num_epochs", "0", "passes over the data; 0: by max_steps; 3 when neither is given", AT(num_epochs), &epochs},
     {"learning_rate", "5e-05", "highest learning rate", AT(learning_rate), &from_0},
@@ -325,6 +336,7 @@ static const struct dt_field checkpointing_fields[] = {
      AT(resume), &string},
     {"accept", "null", "keys that may differ from those of the checkpoint; its optimizer's state and counters are kept",
      AT(accept), &names_or_null},
+    {"override", "null", "another name of accept", AT(override), &names_or_null},
     {"checkpoint_dir", "null", "output_dir/checkpoints when null", AT(checkpoint_dir), &string_or_null},
     {"save_timeout", "600", "seconds a save may take; 0: any", AT(save_timeout_s), &seconds},
     {0},

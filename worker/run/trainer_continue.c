@@ -46,7 +46,7 @@ void trainer_take_place(struct trainer *t, const struct checkpoint_state *state,
     t->run.position = state->position;
     t->run.tokens = state->tokens;
     t->run.plateau = state->plateau;
-    const struct batch_split last = {was.batch_size_per_gpu * state->ranks, was.gradient_accumulation_steps};
+    const struct batch_split last = {was.batch_size_per_gpu * state->ranks, job_accumulation(&was, state->epoch)};
     bool known = state->horizon.of.micro_batch > 0;
     t->run.horizon =
         known ? state->horizon
@@ -74,9 +74,10 @@ void trainer_take_place(struct trainer *t, const struct checkpoint_state *state,
 struct horizon trainer_horizon(const struct trainer *t)
 {
     struct horizon h = t->run.horizon;
-    if (t->job->training.max_steps >= 0) { /* should it go on by num_epochs */
+    const struct job_training *j = &t->job->training;
+    if (j->max_steps >= 0 || j->max_samples > 0) { /* should it go on by num_epochs */
         const struct batch_split now = trainer_split(t);
-        h.base = horizon_base(&h, &t->job->training, &now, t->run.epoch, t->run.position);
+        h.base = horizon_base(&h, j, &now, t->run.epoch, t->run.position);
     }
     return h;
 }

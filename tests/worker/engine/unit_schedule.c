@@ -1,4 +1,4 @@
-/* covers: worker/engine/schedule.c worker/engine/schedule_cycles.c worker/engine/plateau.c worker/job/job_scheduler.c */
+/* covers: worker/engine/schedule.c worker/engine/schedule_cycles.c worker/engine/plateau.c worker/engine/horizon.c worker/job/job_scheduler.c */
 /* Learning rates against Hugging Face's functions, PyTorch's and DeepSpeed's schedulers. */
 #include "base/file.h"
 #include "worker/engine/plateau.h"
@@ -268,12 +268,12 @@ static void test_another_batch(void **state)
                                                .lr_range_test_step_size = 7},
                                  .warmup_steps = 10};
         struct horizon h = {.of.micro_batch = 0};
-        horizon_begin(&h, &j, &first, 0, 1000);
+        horizon_begin(&h, &j, &first, 0, 1000, 0, 0);
         struct schedule before = horizon_schedule(&h, &j);
         for (int64_t step = 1; step <= 100; step++) {
             h.samples = step * 16;
             struct horizon fewer = h;
-            horizon_begin(&fewer, &j, &now, step, 1000);
+            horizon_begin(&fewer, &j, &now, step, 1000, 0, 0);
             struct schedule after = horizon_schedule(&fewer, &j);
             assert_true(horizon_rate(&fewer, &after, h.samples) == schedule_rate(&before, step));
         }
@@ -377,11 +377,11 @@ static void test_steps_of_samples(void **state)
         struct job_training j = {.max_steps = 100};
         const struct batch_split first = {6, 2}, now = {cases[i].micro_batch, cases[i].micro_steps};
         struct horizon h = {.of.micro_batch = 0};
-        horizon_begin(&h, &j, &first, 0, 1000);
+        horizon_begin(&h, &j, &first, 0, 1000, 0, 0);
         assert_int_equal(horizon_schedule(&h, &j).total_steps, 100);
         h.samples = cases[i].samples;
         j.max_steps = cases[i].max_steps;
-        horizon_begin(&h, &j, &now, cases[i].step, 1000);
+        horizon_begin(&h, &j, &now, cases[i].step, 1000, 0, 0);
         assert_int_equal(horizon_left(&h, &j, &now, 0, 600), cases[i].left);
         assert_int_equal(horizon_after(&h, &j, h.samples, &now, 0, 0, false),
                          h.samples + now.micro_batch * now.micro_steps);
@@ -390,7 +390,7 @@ static void test_steps_of_samples(void **state)
     const struct batch_split most = {INT64_C(65536) << 20, 65536};
     struct job_training j = {.max_steps = INT64_C(1000000000000)};
     struct horizon h = {.of.micro_batch = 0};
-    horizon_begin(&h, &j, &most, 0, INT64_C(1) << 42);
+    horizon_begin(&h, &j, &most, 0, INT64_C(1) << 42, 0, 0);
     assert_true(horizon_left(&h, &j, &most, 0, 0) > 0);
 }
 
@@ -421,9 +421,118 @@ static void test_another_rule_for_leftovers(void **state)
     }
 }
 
+/* A place in the data. */
+struct spot {
+    int64_t epoch, position;
+};
+
+/* The next step from there, as the loader takes its samples. */
+static struct spot take_step(const struct job_training *j, int64_t rows, int64_t micro, struct spot at)
+{
+    int64_t room = (rows - at.position) / micro;
+    if (room <= 0 || (room < job_accumulation(j, at.epoch) && j->partial_accumulation == PARTIAL_DROP)) {
+        at = (struct spot){at.epoch + 1, 0};
+        room = rows / micro;
+    }
+    int64_t k = job_accumulation(j, at.epoch);
+    at.position += (room < k ? room : k) * micro;
+    return at;
+}
+
+/* An accumulation that changes over epochs, taken step by step: the steps that are left are counted
+ * right at each of them, the run ends there, and its rates reach their last value. */
+static void test_accumulation_schedule(void **state)
+{
+    (void)state;
+    static const enum partial_accumulation rules[] = {PARTIAL_STEP, PARTIAL_DROP};
+    static const struct dt_integers schedules[] = {{4, {0, 1, 2, 3}}, {6, {0, 4, 1, 2, 5, 7}}, {2, {0, 3}}};
+    for (int i = 0; i < 12; i++) {
+        struct job_training j = {.max_steps = i % 2 == 0 ? -1 : 41,
+                                 .num_epochs = i % 2 == 0 ? 6 : 0,
+                                 .lr_scheduler_type = "linear",
+                                 .learning_rate = 1,
+                                 .partial_accumulation = rules[i / 2 % 2],
+                                 .accumulation_schedule = schedules[i / 4]};
+        const struct batch_split now = {6, 9}; /* split for an epoch by the schedule */
+        struct spot at = {0, 0};
+        struct horizon h = {.of.micro_batch = 0};
+        horizon_begin(&h, &j, &now, 0, 100, 0, 0);
+        assert_int_equal(h.of.micro_steps, schedules[i / 4].of[1]);
+        int64_t total = horizon_left(&h, &j, &now, 0, 0), samples = -1;
+        assert_true(i % 2 == 0 || total == 41);
+        struct schedule rates = horizon_schedule(&h, &j);
+        for (int64_t step = 0; step < total; step++) {
+            assert_int_equal(horizon_left(&h, &j, &now, at.epoch, at.position), total - step);
+            assert_true(h.samples > samples);
+            samples = h.samples;
+            at = take_step(&j, 100, 6, at);
+            h.samples = horizon_after(&h, &j, h.samples, &now, at.epoch, at.position, step + 1 == total);
+            assert_int_equal(horizon_is_done(&h, &j), step + 1 == total);
+        }
+        assert_true(i % 2 == 1 || (at.epoch == 5 && at.position > 70));
+        /* 41 steps of several batches need be no whole number of the first */
+        assert_true(horizon_rate(&h, &rates, h.samples) < 1.0 / (double)rates.total_steps);
+    }
+}
+
+/* In the middle of such a run other ranks go on: it ends with the same samples, and the rate stays. */
+static void test_accumulation_on_other_ranks(void **state)
+{
+    (void)state;
+    for (int by_epochs = 0; by_epochs < 2; by_epochs++) {
+        struct job_training j = {.max_steps = by_epochs ? -1 : 60,
+                                 .num_epochs = by_epochs ? 6 : 0,
+                                 .lr_scheduler_type = "linear",
+                                 .learning_rate = 1,
+                                 .accumulation_schedule = {4, {0, 1, 2, 3}}};
+        const struct batch_split first = {6, 3}, now = {2, 3};
+        struct spot at = {0, 0};
+        struct horizon h = {.of.micro_batch = 0};
+        horizon_begin(&h, &j, &first, 0, 96, 0, 0);
+        struct schedule rates = horizon_schedule(&h, &j);
+        for (int step = 0; step < 25; step++) {
+            at = take_step(&j, 96, 6, at);
+            h.samples = horizon_after(&h, &j, h.samples, &first, at.epoch, at.position, false);
+        }
+        double before = horizon_rate(&h, &rates, h.samples);
+        horizon_begin(&h, &j, &now, 25, 96, at.epoch, at.position);
+        struct schedule after = horizon_schedule(&h, &j);
+        assert_true(horizon_rate(&h, &after, h.samples) == before);
+        int64_t left = horizon_left(&h, &j, &now, at.epoch, at.position);
+        for (int64_t step = 0; step < left; step++) {
+            assert_false(horizon_is_done(&h, &j));
+            at = take_step(&j, 96, 2, at);
+            h.samples = horizon_after(&h, &j, h.samples, &now, at.epoch, at.position, step + 1 == left);
+        }
+        assert_true(horizon_is_done(&h, &j));
+    }
+}
+
+/* training.max_tokens is a number of samples, whatever a step has of them. */
+static void test_samples(void **state)
+{
+    (void)state;
+    struct job_training j = {.max_steps = -1, .max_samples = 1000, .lr_scheduler_type = "linear", .learning_rate = 1};
+    const struct batch_split first = {8, 2}, now = {3, 1};
+    struct horizon h = {.of.micro_batch = 0};
+    horizon_begin(&h, &j, &first, 0, 96, 0, 0);
+    assert_int_equal(horizon_left(&h, &j, &first, 0, 0), 63); /* 62.5 */
+    assert_int_equal(horizon_schedule(&h, &j).total_steps, 63);
+    h.samples = horizon_after(&h, &j, h.samples, &first, 0, 16, false);
+    assert_int_equal(h.samples, 16);
+    horizon_begin(&h, &j, &now, 1, 96, 0, 16);
+    assert_int_equal(horizon_left(&h, &j, &now, 0, 16), 328);
+    j.max_samples = 16;
+    assert_int_equal(horizon_left(&h, &j, &now, 0, 16), 0);
+    assert_true(horizon_is_done(&h, &j));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_another_rule_for_leftovers),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_accumulation_schedule),
+                                       cmocka_unit_test(test_accumulation_on_other_ranks),
+                                       cmocka_unit_test(test_samples),
+                                       cmocka_unit_test(test_another_rule_for_leftovers),
                                        cmocka_unit_test(test_golden),
                                        cmocka_unit_test(test_ends),
                                        cmocka_unit_test(test_shapes),

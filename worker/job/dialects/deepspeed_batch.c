@@ -33,6 +33,11 @@ void deepspeed_batch(struct dialect_use *u, const struct dialect_rule *r, const 
         dt_config_problem(u->c, path, "give a whole number of at least 1");
         return;
     }
+    if (cJSON_IsObject(dt_config_value(u->c, steps))) {
+        dt_config_problem(u->c, path, "the batch changes with %s (%s); remove one of them", dt_config_name(u->c, steps),
+                          dt_config_source(u->c, steps));
+        return;
+    }
     struct batch_identity b = {.all = {.name = path, .value = (int64_t)value->valuedouble, .given = true},
                                .micro = factor(u, micro, &wrong),
                                .steps = factor(u, steps, &wrong),
