@@ -513,6 +513,9 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
                              err);
     rc = rc == 0 && o->evaluate == NULL ? trainer_plan_samples(&t, err) : rc;
     if (rc == 0) {
+        trainer_plan_saves(&t);
+    }
+    if (rc == 0) {
         if (print) {
             trainer_print_plan(&t, device, local, o->json, &text);
             fputs(dt_text_str(&text), stdout);

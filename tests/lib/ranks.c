@@ -183,6 +183,12 @@ static void after_step(struct rank *self, const struct report *r)
             home_back(part, sizeof(float), t->world->compute);
         }
     }
+    if (o->flip_step > 0 && t->run.step == o->flip_step && self->rank == o->flip_rank) {
+        int64_t first, count;
+        struct home_part part = strategy_resident(&t->strategy, t->chain.unit_count - 1, &first, &count);
+        *(char *)home_bring(part, 1, HOME_CHANGE, t->world->compute) ^= 1;
+        home_back(part, 1, t->world->compute);
+    }
 }
 
 /* Copies `count` elements to host memory, which the caller frees. A part of no home is of the buffers. */

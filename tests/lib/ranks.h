@@ -15,6 +15,8 @@ struct ranks_options {
     int stop_rank;
     int poison_step, poison_rank;            /* this rank's weights become NaN after that step
                                               * (0: never) */
+    int flip_step, flip_rank;                /* a bit of the first weight that it keeps of the last unit
+                                              * changes after that step (0: never) */
     bool evaluate;                           /* after each step, on data.val */
     void (*on_step)(int rank, int64_t step); /* called after a step; may be null */
     /* Each rank as an observer: every moment but words and events, and its votes while `step` is

@@ -27,6 +27,7 @@ struct trainer_run {
     int64_t step, epoch, position, tokens, total_steps;
     int64_t blank_steps; /* of the steps: without any target, so they changed nothing */
     bool blank_rank_said;
+    int64_t replicas_step; /* the last one at which replicas were compared in this round */
     /* The learning rate as it would be now if nothing had changed when the run went on. */
     double rate_before;
     struct horizon horizon;
@@ -83,8 +84,8 @@ struct trainer_memory {
     struct plan plan;
     int *kept; /* per block */
     int y[2], branch[2], gradient[2], buffers, scratch, again, loss, batch, host_batch, progress, eval_host, eval_rows,
-        order;
-    int numbers; /* -1: the model drops nothing */
+        order, copy; /* copy: of what this rank saves beside training */
+    int numbers;     /* -1: the model drops nothing */
     /* bytes of PLAN_STAGING that rank 0 alone has, for samples */
     size_t samples_bytes;
     /* This rank's share of a device with memory of its own; 0: the device computes in the host's;
@@ -153,7 +154,8 @@ struct trainer_saver {
     char *model_config;
     /* Rank 0: the step of this run's checkpoint that checkpointing.resume names; -1: none. */
     int64_t named_step;
-    int hold; /* rank 0: the lock on the folder of checkpoints; -1: none */
+    struct save_beside *beside; /* the save that goes on beside training; null: none does */
+    int hold;                   /* rank 0: the lock on the folder of checkpoints; -1: none */
 };
 
 struct trainer_samples; /* worker/run/trainer_samples.c */
@@ -264,6 +266,8 @@ int trainer_look(struct trainer *t, const char *what, double begin_s, struct dt_
 /* With no step in. Mean loss per target over data.val, every sample once; NaN where there is no
  * target. A vote to stop ends it early: trainer_stops, and the loss is NaN. */
 int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct dt_error *err);
+/* With no step in: sums integers over all ranks, `what` for. */
+int trainer_sum_counts(struct trainer *t, int64_t *counts, int64_t count, const char *what, struct dt_error *err);
 /* The host waits until both streams have run dry: weights that travel after an update have
  * arrived. */
 int trainer_settle(struct trainer *t, const char *what, struct dt_error *err);

@@ -135,6 +135,24 @@ static int check_samples(const struct trainer *t, struct dt_error *err)
                    (long long)job->training.batch_size_per_gpu, (long long)need);
 }
 
+/* reduce_lr_on_plateau needs evaluations that have the value it looks at. */
+static int check_monitor(const struct trainer *t, struct dt_error *err)
+{
+    const struct job_training *j = &t->job->training;
+    const struct block *last = &t->chain.blocks[t->chain.block_count - 1];
+    const char *monitor = j->scheduler.monitor;
+    bool numbers = last->numbers, classes = last->logits_memory >= 0 && !numbers,
+         choices = t->feeds.val.choices != NULL;
+    bool has = strcmp(monitor, "val_loss") == 0       ? true
+               : strcmp(monitor, "val_pearson") == 0  ? numbers
+               : strcmp(monitor, "val_f1_macro") == 0 ? classes
+                                                      : classes || choices;
+    return has || strcmp(j->lr_scheduler_type, "reduce_lr_on_plateau") != 0
+               ? 0
+               : dt_fail(err, DT_INVALID, "scheduler.monitor: an evaluation of %s has no %s; write val_loss",
+                         t->job->model.ops->name, monitor);
+}
+
 /* Tells the chain and the data which id ends a document: the job's, or that of the data. */
 static int end_documents(struct trainer *t, struct dt_error *err)
 {
@@ -315,7 +333,7 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
     t->memory.level_chosen = t->memory.level_chosen && t->chain.recomputes;
     if (!job->evaluates) {
         trainer_count(t);
-        if (schedule_check(&t->run.schedule, err) != 0) {
+        if (schedule_check(&t->run.schedule, err) != 0 || check_monitor(t, err) != 0) {
             return -1;
         }
     }

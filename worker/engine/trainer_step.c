@@ -564,15 +564,15 @@ static void add_results(struct trainer *t, const struct batch *b, int64_t first)
     }
 }
 
-/* Sums the integers over all ranks: as a rule in one piece. */
-static int sum_tally(struct trainer *t, int64_t *tally, int64_t size, struct dt_error *err)
+/* As a rule in one piece. */
+int trainer_sum_counts(struct trainer *t, int64_t *tally, int64_t size, const char *what, struct dt_error *err)
 {
     int64_t most = step_sums_room(&t->step_sums);
     for (int64_t at = 0, n; at < size; at += n) {
         n = size - at < most ? size - at : most;
         const int64_t *sums = step_sums_start_counts(&t->step_sums, tally + at, n);
         dt_event_record(t->stepper.done, t->world->compute);
-        if (trainer_wait(t, t->stepper.done, "evaluation", err) != 0) {
+        if (trainer_wait(t, t->stepper.done, what, err) != 0) {
             return -1;
         }
         memcpy(tally + at, sums, (size_t)n * sizeof *sums);
@@ -591,7 +591,7 @@ static bool asks_text_bytes(const struct trainer *t)
 static int sum_text_bytes(struct trainer *t, int64_t *out, struct dt_error *err)
 {
     int64_t sums[2] = {t->feeds.val_text_bytes, !text_bytes_known(t->feeds.val_bytes)};
-    if (sum_tally(t, sums, 2, err) != 0) {
+    if (trainer_sum_counts(t, sums, 2, "evaluation", err) != 0) {
         return -1;
     }
     *out = sums[1] == 0 ? sums[0] : 0;
@@ -659,7 +659,7 @@ int trainer_evaluate(struct trainer *t, struct trainer_evaluation *out, struct d
     if (asks_text_bytes(t) && sum_text_bytes(t, &out->text_bytes, err) != 0) {
         return -1;
     }
-    if (tally != NULL && sum_tally(t, tally, tally_size, err) != 0) {
+    if (tally != NULL && trainer_sum_counts(t, tally, tally_size, "evaluation", err) != 0) {
         return -1;
     }
     if (t->stepper.classes.n != NULL) {

@@ -89,6 +89,7 @@ struct job {
         double max_grad_norm; /* 0: no clipping */
         int64_t seed;
         int64_t eval_every_n_steps, eval_batches; /* 0: never; 0: all */
+        int64_t check_replicas_every_n_steps;     /* 0: never */
         enum loss_normalization loss_normalization;
         bool deterministic;
         const char *attention;   /* "auto", "fast", "ordered", "own": on a GPU */
@@ -137,6 +138,8 @@ struct job {
         const char *override;       /* joins accept when the job is read */
         const char *checkpoint_dir; /* output_dir/checkpoints by default */
         double save_timeout_s;
+        bool beside; /* training goes on while a checkpoint is written */
+        bool skips;  /* a save that falls due meanwhile is left out; or waits */
     } checkpointing;
     struct job_logging {
         int64_t log_every_n_steps;
