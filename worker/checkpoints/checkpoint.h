@@ -13,7 +13,7 @@
 #include "worker/data/data.h"
 #include "worker/model/block.h"
 #include "worker/engine/horizon.h"
-#include "worker/engine/plateau.h"
+#include "worker/engine/schedules/plateau.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -14,7 +14,7 @@
 #define DT_WORKER_ENGINE_HORIZON_H
 
 #include "worker/job/job.h"
-#include "worker/engine/schedule.h"
+#include "worker/engine/schedules/schedule.h"
 
 struct batch_split {
     int64_t micro_batch, micro_steps; /* samples of a micro-step on all ranks; micro-steps of a

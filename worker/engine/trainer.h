@@ -14,7 +14,7 @@
 #include "worker/engine/optimizer.h"
 #include "worker/engine/pace.h"
 #include "worker/engine/plan.h"
-#include "worker/engine/plateau.h"
+#include "worker/engine/schedules/plateau.h"
 #include "worker/engine/report.h"
 #include "worker/engine/step_sums.h"
 #include "worker/engine/strategy.h"

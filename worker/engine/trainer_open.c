@@ -143,12 +143,13 @@ static int check_monitor(const struct trainer *t, struct dt_error *err)
     const char *monitor = j->scheduler.monitor;
     bool numbers = last->numbers, classes = last->logits_memory >= 0 && !numbers,
          choices = t->feeds.val.choices != NULL;
-    bool has = strcmp(monitor, "val_loss") == 0       ? true
-               : strcmp(monitor, "val_pearson") == 0  ? numbers
+    if (strcmp(j->lr_scheduler_type, "reduce_lr_on_plateau") != 0 || strcmp(monitor, "val_loss") == 0) {
+        return 0;
+    }
+    bool has = strcmp(monitor, "val_pearson") == 0    ? numbers
                : strcmp(monitor, "val_f1_macro") == 0 ? classes
                                                       : classes || choices;
-    return has || strcmp(j->lr_scheduler_type, "reduce_lr_on_plateau") != 0
-               ? 0
+    return has ? 0
                : dt_fail(err, DT_INVALID, "scheduler.monitor: an evaluation of %s has no %s; write val_loss",
                          t->job->model.ops->name, monitor);
 }

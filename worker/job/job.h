@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "worker/engine/optimizers/optimizers.h"
-#include "worker/engine/schedule.h"
+#include "worker/engine/schedules/schedule.h"
 #include "worker/model/chain.h"
 
 #include <stdbool.h>

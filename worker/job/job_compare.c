@@ -57,7 +57,7 @@ static const struct job_key {
     {"training.num_epochs", JOB_KEY_LENGTH},
 };
 
-enum { KEY_COUNT = sizeof keys / sizeof keys[0], KEYS_OF_ALL_MAX = 1024 };
+enum { KEY_COUNT = sizeof keys / sizeof keys[0], SCHEDULER_MOST = 64, KEYS_OF_ALL_MAX = 1024 };
 
 static int list_optimizer(const struct optimizer_row *row, struct dt_arena *arena, struct job_key *out, int room)
 {
@@ -79,21 +79,21 @@ static int list_keys(const struct model_ops *ops, const struct optimizer_row *ro
     out[count++] = keys[0];
     for (int i = 0; model_at(i) != NULL; i++) {
         const struct dt_field *f = ops == NULL || ops == model_at(i) ? model_at(i)->fields : NULL;
-        for (; f != NULL && f->key != NULL && count < most - KEY_COUNT; f++) {
+        for (; f != NULL && f->key != NULL && count < most - KEY_COUNT - SCHEDULER_MOST; f++) {
             enum job_key_kind kind = model_drops(model_at(i), f->key) ? JOB_KEY_NUMBER : JOB_KEY_TENSORS;
             out[count++] = (struct job_key){dt_arena_printf(arena, "model.%s", f->key), kind};
         }
     }
     for (int i = 0; optimizer_at(i) != NULL; i++) {
         if (row == NULL || row == optimizer_at(i)) {
-            count += list_optimizer(optimizer_at(i), arena, &out[count], most - KEY_COUNT - count);
+            count += list_optimizer(optimizer_at(i), arena, &out[count], most - KEY_COUNT - SCHEDULER_MOST - count);
         }
-    }
-    for (const struct dt_field *f = job_scheduler_fields; f->key != NULL && count < most - KEY_COUNT; f++) {
-        out[count++] = (struct job_key){dt_arena_printf(arena, "scheduler.%s", f->key), JOB_KEY_NUMBER};
     }
     for (int i = 1; i < KEY_COUNT; i++) {
         out[count++] = keys[i];
+    }
+    for (const struct dt_field *f = job_scheduler_fields; f->key != NULL && count < most; f++) {
+        out[count++] = (struct job_key){dt_arena_printf(arena, "scheduler.%s", f->key), JOB_KEY_NUMBER};
     }
     return count;
 }

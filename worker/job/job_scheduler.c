@@ -2,7 +2,7 @@
  * schedules are of. A key's help begins with the schedules that read it, and others refuse it. */
 #include "worker/job/job_fields.h"
 
-#include "worker/engine/plateau.h"
+#include "worker/engine/schedules/plateau.h"
 
 #include <stddef.h>
 #include <string.h>

@@ -1,8 +1,8 @@
-/* covers: worker/engine/schedule.c worker/engine/schedule_cycles.c worker/engine/plateau.c worker/engine/horizon.c worker/job/job_scheduler.c */
+/* covers: worker/engine/schedules/schedule.c worker/engine/schedules/schedule_cycles.c worker/engine/schedules/plateau.c worker/engine/horizon.c worker/job/job_scheduler.c */
 /* Learning rates against Hugging Face's functions, PyTorch's and DeepSpeed's schedulers. */
 #include "base/file.h"
-#include "worker/engine/plateau.h"
-#include "worker/engine/schedule.h"
+#include "worker/engine/schedules/plateau.h"
+#include "worker/engine/schedules/schedule.h"
 #include "worker/job/job_fields.h"
 #include "worker/run/trainer.h"
 

@@ -1,4 +1,4 @@
-#include "worker/engine/plateau.h"
+#include "worker/engine/schedules/plateau.h"
 
 #include <math.h>
 

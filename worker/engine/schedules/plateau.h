@@ -3,7 +3,7 @@
 #ifndef DT_WORKER_ENGINE_PLATEAU_H
 #define DT_WORKER_ENGINE_PLATEAU_H
 
-#include "worker/engine/schedule.h"
+#include "worker/engine/schedules/schedule.h"
 
 /* What scheduler.monitor may name: values of an evaluation, as metrics.jsonl calls them. */
 #define PLATEAU_MONITORS "val_loss|val_accuracy|val_f1_macro|val_pearson"

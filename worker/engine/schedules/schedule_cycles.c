@@ -1,5 +1,5 @@
 /* One cycle up and down, of PyTorch and of DeepSpeed, and DeepSpeed's test of a range of rates. */
-#include "worker/engine/schedule_cycles.h"
+#include "worker/engine/schedules/schedule_cycles.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* One row per schedule: the factor on the learning rate in the warm-up and after it, or the rate
  * itself (schedule_cycles.c). */
-#include "worker/engine/schedule.h"
-#include "worker/engine/schedule_cycles.h"
+#include "worker/engine/schedules/schedule.h"
+#include "worker/engine/schedules/schedule_cycles.h"
 
 #include "base/text.h"
 

@@ -2,7 +2,7 @@
 #ifndef DT_WORKER_ENGINE_SCHEDULE_CYCLES_H
 #define DT_WORKER_ENGINE_SCHEDULE_CYCLES_H
 
-#include "worker/engine/schedule.h"
+#include "worker/engine/schedules/schedule.h"
 
 struct schedule_cycle {
     double (*rate)(const struct schedule *s, double step);
