@@ -39,9 +39,10 @@ enum dt_rule_type {
     DT_RULE_KINDS
 };
 
-enum { DT_INTEGERS_MAX = 8 };
+enum { DT_INTEGERS_MAX = 32 };
 struct dt_integers {
-    int64_t count, of[DT_INTEGERS_MAX];
+    int64_t count, /* 0: null */
+        of[DT_INTEGERS_MAX];
 };
 
 enum { DT_NUMBERS_MAX = 4 };
@@ -107,6 +108,7 @@ struct dt_rule {
      * enums this is one of the choices, or their number. */
     bool null;
     int null_value;
+    bool object; /* of numbers: an object may stand there, too, which is moved elsewhere before the table is read */
 };
 
 struct dt_field { /* a table ends with a row whose key is null */

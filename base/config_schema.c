@@ -18,16 +18,17 @@ static void schema_range(const struct dt_rule *rule, struct dt_text *out)
 static void schema_type(const struct dt_field *f, struct dt_text *out)
 {
     const struct dt_rule *rule = f->rule;
-    const char *null = rule->null ? ", \"null\"" : "", *word = f->fallback != NULL ? ", \"string\"" : "";
+    const char *null = rule->null ? ", \"null\"" : "", *word = f->fallback != NULL ? ", \"string\"" : "",
+               *object = rule->object ? ", \"object\"" : "";
     switch (rule->type) {
     case DT_RULE_BOOL:
     case DT_RULE_INTEGER:
     case DT_RULE_NUMBER:
-        dt_text_printf(out, "\"type\": [\"%s\"%s%s]",
+        dt_text_printf(out, "\"type\": [\"%s\"%s%s%s]",
                        rule->type == DT_RULE_BOOL      ? "boolean"
                        : rule->type == DT_RULE_INTEGER ? "integer"
                                                        : "number",
-                       null, word);
+                       null, word, object);
         dt_text_puts(out, *word != 0 ? ", \"pattern\": \"^auto$\"" : "");
         if (rule->type != DT_RULE_BOOL) {
             schema_range(rule, out);
@@ -76,8 +77,8 @@ static void schema_type(const struct dt_field *f, struct dt_text *out)
         break;
     }
     case DT_RULE_INTEGERS:
-        dt_text_printf(out, "\"type\": \"array\", \"minItems\": 1, \"maxItems\": %d, \"items\": {\"type\": \"integer\"",
-                       DT_INTEGERS_MAX);
+        dt_text_printf(out, "\"type\": %s, \"minItems\": 1, \"maxItems\": %d, \"items\": {\"type\": \"integer\"",
+                       rule->null ? "[\"array\", \"null\"]" : "\"array\"", DT_INTEGERS_MAX);
         schema_range(rule, out);
         dt_text_puts(out, "}");
         break;

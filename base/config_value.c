@@ -106,8 +106,10 @@ static bool parse_null(const struct dt_rule *rule, void *out)
     case DT_RULE_NUMBERS:
         ((struct dt_numbers *)out)->count = 0;
         return true;
-    case DT_RULE_BOOL:
     case DT_RULE_INTEGERS:
+        ((struct dt_integers *)out)->count = 0;
+        return true;
+    case DT_RULE_BOOL:
         break;
     }
     return false;
@@ -479,12 +481,13 @@ static bool is_null(const struct dt_rule *rule, const void *in)
         return ((const struct dt_sets *)in)->count == 0;
     case DT_RULE_NUMBERS:
         return ((const struct dt_numbers *)in)->count == 0;
+    case DT_RULE_INTEGERS:
+        return rule->null && ((const struct dt_integers *)in)->count == 0;
     case DT_RULE_NUMBER: /* a null that stands for one of the rule's own values is written as that value */
         return rule->null && rule->null_value < rule->min && *(const double *)in == rule->null_value;
     case DT_RULE_ENUM:
         return rule->null && (*(const int *)in < 0 || *(const int *)in >= choice_count(rule));
     case DT_RULE_BOOL:
-    case DT_RULE_INTEGERS:
         break;
     }
     return false;

@@ -9,12 +9,13 @@ LAUNCHER = "job ssh hosts query store workers rounds output options net".split()
 WORKER = "run checkpoints engine data job model".split()
 ROOMS = {"base": [], "kernels": ["base"], "collectives": ["base"],
          "worker/engine/optimizers": ["kernels", "base"],  # the rows alone, for all that ask them
+         "worker/engine/schedules": ["base"],
          "worker/data/tokenizers": ["base"],
          "cmd": ["launcher", "worker", "collectives", "kernels", "base"]}
 for i, room in enumerate(LAUNCHER):
     ROOMS["launcher/" + room] = ["launcher/" + r for r in LAUNCHER[i:]] + ["collectives", "base"]
 for i, room in enumerate(WORKER):
-    ROOMS["worker/" + room] = ["worker/" + r for r in WORKER[i:]] + ["worker/engine/optimizers", "collectives", "kernels", "base"]
+    ROOMS["worker/" + room] = ["worker/" + r for r in WORKER[i:]] + ["worker/engine/optimizers", "worker/engine/schedules", "collectives", "kernels", "base"]
 EXCEPTIONS = {  # file or folder: headers
     "collectives/": ["kernels/device.h", "kernels/kernels.h"],
 }

@@ -23,6 +23,7 @@ struct box {
 static const struct dt_rule boolean = {.type = DT_RULE_BOOL};
 static const struct dt_rule count = {.type = DT_RULE_INTEGER, .min = 1, .max = 1e10};
 static const struct dt_rule maybe = {.type = DT_RULE_INTEGER, .max = 9, .null = true, .null_value = -1};
+#define ONES "1, 1, 1, 1, 1, 1, 1, 1, "
 static const struct dt_rule list = {.type = DT_RULE_INTEGERS, .min = 1, .max = 9};
 static const struct dt_rule strings = {.type = DT_RULE_STRINGS, .null = true};
 static const struct dt_rule pair = {.type = DT_RULE_PAIR, .min = 1, .max = 9, .null = true};
@@ -136,11 +137,11 @@ static void test_wrong_values(void **state)
     expect("{\"box\": {\"count\": 1, \"pair\": [1]}}", NULL,
            "f:1:30: box.pair: is a list; give a list of two whole numbers from 1 to 9, or null\n");
     expect("{\"box\": {\"count\": 1, \"list\": [1, 10]}}", NULL,
-           "f:1:30: box.list: is a list; give a list of 1 to 8 whole numbers from 1 to 9\n");
-    expect("{\"box\": {\"count\": 1, \"list\": [1, 1, 1, 1, 1, 1, 1, 1, 1]}}", NULL,
-           "f:1:30: box.list: is a list; give a list of 1 to 8 whole numbers from 1 to 9\n");
+           "f:1:30: box.list: is a list; give a list of 1 to 32 whole numbers from 1 to 9\n");
+    expect("{\"box\": {\"count\": 1, \"list\": [" ONES ONES ONES ONES "1]}}", NULL,
+           "f:1:30: box.list: is a list; give a list of 1 to 32 whole numbers from 1 to 9\n");
     expect("{\"box\": {\"count\": 1, \"list\": []}}", NULL,
-           "f:1:30: box.list: is a list; give a list of 1 to 8 whole numbers from 1 to 9\n");
+           "f:1:30: box.list: is a list; give a list of 1 to 32 whole numbers from 1 to 9\n");
     expect("{\"box\": 3}", NULL,
            "f:1:9: box: is 3; give an object, { \"key\": value, ... }\nf: box.count: missing; add it (how many)\n");
     expect("{}", NULL, "f: box.count: missing; add it (how many)\n");

@@ -14,6 +14,7 @@
 #include "worker/model/block.h"
 #include "worker/engine/horizon.h"
 #include "worker/engine/scaler.h"
+#include "worker/engine/schedules/plateau.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -52,6 +53,7 @@ struct checkpoint_state {
     /* of.micro_batch 0: unknown, because an older version has saved it */
     struct horizon horizon;
     struct scaler_state scaler; /* scale 0: there is none */
+    struct plateau plateau;     /* checks 0: the schedule does not look at evaluations */
     int64_t seed;
     uint64_t data_hash;
     const struct data_file *data; /* the files of data.train */

@@ -75,6 +75,26 @@ void manifest_file_name(char out[MANIFEST_FILE_NAME_BYTES], int rank, int ranks)
 }
 
 static int read_count(const cJSON *object, const char *key, int64_t *out, struct dt_error *err);
+/* Reads the state of reduce_lr_on_plateau, if there is some. */
+static int read_plateau(struct plateau *p, const cJSON *root, struct dt_error *err)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, "plateau"),
+                *share = cJSON_GetObjectItemCaseSensitive(item, "share"),
+                *best = cJSON_GetObjectItemCaseSensitive(item, "best");
+    if (item == NULL) {
+        return 0;
+    }
+    if (read_count(item, "checks", &p->checks, err) != 0 || read_count(item, "step", &p->step, err) != 0 ||
+        read_count(item, "bad", &p->bad, err) != 0 || read_count(item, "cooldown", &p->cooldown, err) != 0) {
+        return dt_wrap(err, "plateau");
+    }
+    bool good = cJSON_IsNumber(share) && share->valuedouble >= 0 && share->valuedouble <= 1e30 &&
+                (cJSON_IsNumber(best) || cJSON_IsNull(best));
+    p->share = good ? share->valuedouble : 0;
+    p->best = good && cJSON_IsNumber(best) ? best->valuedouble : NAN;
+    return good ? 0 : dt_fail(err, DT_INVALID, "plateau: share or best: not a number");
+}
+
 static const char *read_string(const cJSON *object, const char *key);
 
 int manifest_entry_check(const char *entry, int rank, int ranks, int64_t *size_bytes, struct dt_error *err)
@@ -131,6 +151,14 @@ void manifest_text(struct dt_text *out, const struct checkpoint_state *state, co
                        ",\"hysteresis\":%" PRId64 ",\"good\":%" PRId64 ",\"skipped\":%" PRId64
                        ",\"skipped_samples\":%" PRId64 "}",
                        x->scale, x->seen, x->last, x->hysteresis, x->good, x->skipped, x->skipped_samples);
+    }
+    const struct plateau *p = &state->plateau;
+    if (p->checks > 0) {
+        dt_text_printf(out,
+                       ",\n\"plateau\":{\"checks\":%" PRId64 ",\"step\":%" PRId64 ",\"bad\":%" PRId64
+                       ",\"cooldown\":%" PRId64 ",\"share\":%.17g,\"best\":",
+                       p->checks, p->step, p->bad, p->cooldown, p->share);
+        dt_text_printf(out, isfinite(p->best) ? "%.17g}" : "null}", p->best);
     }
     if (state->tokenizer != NULL && *state->tokenizer != 0) {
         dt_text_puts(out, ",\n\"tokenizer\":");
@@ -329,7 +357,8 @@ static int read_state(struct manifest *m, const cJSON *root, struct dt_error *er
         read_count(root, "position", &s->position, err) != 0 || read_count(root, "tokens", &s->tokens, err) != 0 ||
         read_count(root, "optimizer_steps", &s->optimizer_steps, err) != 0 ||
         read_count(root, "ranks", &ranks, err) != 0 || read_count(root, "round", &round, err) != 0 ||
-        read_horizon(&s->horizon, root, err) != 0 || read_scaler(&s->scaler, root, err) != 0) {
+        read_horizon(&s->horizon, root, err) != 0 || read_scaler(&s->scaler, root, err) != 0 ||
+        read_plateau(&s->plateau, root, err) != 0) {
         return -1;
     }
     const cJSON *seed = cJSON_GetObjectItemCaseSensitive(root, "seed");

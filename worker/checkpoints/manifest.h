@@ -5,6 +5,7 @@
  *   {"format": "dtrun-checkpoint", "version": 1, "step": 300, ..., "run_id": "...",
  *    "horizon": {"micro_batch": 16, "micro_steps": 1, "samples": 4800, "base": 0, "rows": 3700,
  *                "max_steps": 400, "end": 6400},
+ *    "plateau": {"checks": 3, "step": 300, "bad": 1, "cooldown": 0, "share": 0.1, "best": 4.25},
  *    "data": [{"name": "train-00000.bin", "count": 59216, "hash": "0123456789abcdef"}, ...],
  *    "job": {...}, "model_config": {...},
  *    "files": [{"name": "slices-00000-of-00002.safetensors", "size": 123,

@@ -22,6 +22,19 @@ static int64_t at_least_1(int64_t n)
     return n > 1 ? n : 1;
 }
 
+/* The run goes by a number of samples, not by passes over the data. */
+static bool by_samples(const struct job_training *j)
+{
+    return j->max_steps >= 0 || j->max_samples > 0;
+}
+
+/* A batch as training.accumulation_schedule splits it in an epoch. */
+static struct batch_split split_in(const struct job_training *j, const struct batch_split *s, int64_t epoch)
+{
+    return (struct batch_split){s->micro_batch,
+                                j->accumulation_schedule.count > 0 ? job_accumulation(j, epoch) : s->micro_steps};
+}
+
 /* Optimizer steps that `micro` micro-steps of one epoch make. */
 static int64_t steps_of(const struct job_training *j, int64_t micro, int64_t k)
 {
@@ -48,24 +61,69 @@ static int64_t taken_of(const struct job_training *j, int64_t rows, const struct
     return (leaves ? micro - micro % k : micro) * s->micro_batch;
 }
 
+/* Steps of whole epochs [epoch, end). */
+static int64_t steps_between(const struct job_training *j, int64_t rows, const struct batch_split *s, int64_t epoch,
+                             int64_t end)
+{
+    int64_t steps = 0;
+    while (epoch < end) {
+        struct batch_split of = split_in(j, s, epoch);
+        int64_t next = j->accumulation_schedule.count > 0 ? job_accumulation_end(j, epoch) : end;
+        next = next < end ? next : end;
+        steps += (next - epoch) * steps_of_epoch(j, rows, &of);
+        epoch = next;
+    }
+    return steps;
+}
+
 int64_t horizon_epoch_steps(const struct job_training *j, int64_t rows, const struct batch_split *s, int64_t epoch,
                             int64_t position)
 {
     int64_t whole = (int64_t)floor(j->num_epochs), part = (int64_t)((j->num_epochs - (double)whole) * (double)rows);
-    int64_t k = s->micro_steps;
+    int64_t k = split_in(j, s, epoch).micro_steps;
     if (j->partial_accumulation == PARTIAL_CARRY) {
         int64_t micro = micro_of(rows, s), all = whole * micro + part / s->micro_batch,
                 used = times(epoch, micro) + position / s->micro_batch;
         return all > used ? (all - used) / k : 0;
     }
+    if (epoch < whole && position == 0) {
+        return steps_between(j, rows, s, epoch, whole) +
+               steps_of(j, part / s->micro_batch, split_in(j, s, whole).micro_steps);
+    }
     /* of the epoch that the run stands in */
     int64_t end = epoch < whole ? rows : epoch == whole ? part : 0;
     int64_t steps = end > position ? steps_of(j, (end - position) / s->micro_batch, k) : 0;
-    if (epoch < whole) {
-        steps = position == 0 ? steps_of_epoch(j, rows, s) : steps;
-        steps += (whole - epoch - 1) * steps_of_epoch(j, rows, s) + steps_of(j, part / s->micro_batch, k);
+    return epoch < whole ? steps + steps_between(j, rows, s, epoch + 1, whole) +
+                               steps_of(j, part / s->micro_batch, split_in(j, s, whole).micro_steps)
+                         : steps;
+}
+
+/* A run by samples whose batch changes over epochs: steps from a place on, at most so many, or until so
+ * many samples are done; each counts as a whole one. */
+struct way {
+    int64_t steps, samples;
+};
+
+static struct way go(const struct job_training *j, int64_t rows, const struct batch_split *now, int64_t epoch,
+                     int64_t position, struct way most)
+{
+    struct way done = {0};
+    while (done.steps < most.steps && done.samples < most.samples) {
+        struct batch_split of = split_in(j, now, epoch);
+        int64_t next = position > 0 ? epoch + 1 : job_accumulation_end(j, epoch);
+        int64_t left = rows > position ? rows - position : 0;
+        int64_t steps = position > 0        ? steps_of(j, left / of.micro_batch, of.micro_steps)
+                        : next == INT64_MAX ? MOST
+                                            : times(next - epoch, steps_of_epoch(j, rows, &of));
+        int64_t needed = (most.samples - done.samples - 1) / batch_of(&of) + 1;
+        steps = steps < needed ? steps : needed;
+        steps = steps < most.steps - done.steps ? steps : most.steps - done.steps;
+        done.steps += steps;
+        done.samples = times(steps, batch_of(&of)) > MOST - done.samples ? MOST : done.samples + steps * batch_of(&of);
+        epoch = next;
+        position = 0;
     }
-    return steps;
+    return done;
 }
 
 static bool same_split(const struct batch_split *a, const struct batch_split *b)
@@ -74,16 +132,17 @@ static bool same_split(const struct batch_split *a, const struct batch_split *b)
 }
 
 /* `samples` of a place in the data, from epoch 0 on: in the steps that the first batch would
- * have taken to get there. Another batch takes more of an epoch's samples, or fewer: the share
+ * have taken to get there, in all epochs. Another batch takes more of an epoch's samples, or fewer: the share
  * of them counts. */
 static int64_t samples_at(const struct horizon *h, const struct job_training *j, const struct batch_split *now,
                           int64_t epoch, int64_t position)
 {
+    const struct batch_split here = split_in(j, now, epoch);
     int64_t full = micro_of(h->rows, &h->of) * h->of.micro_batch;
     int64_t whole =
         j->partial_accumulation == PARTIAL_CARRY ? full : times(steps_of_epoch(j, h->rows, &h->of), batch_of(&h->of));
-    if (!same_split(now, &h->of)) {
-        int64_t taken = taken_of(j, h->rows, now);
+    if (!same_split(&here, &h->of)) {
+        int64_t taken = taken_of(j, h->rows, &here);
         return times(epoch, whole) + (position < taken ? (int64_t)((__int128)position * whole / taken) : whole);
     }
     return times(epoch, whole) + (position < full && position < whole ? position : whole);
@@ -91,20 +150,34 @@ static int64_t samples_at(const struct horizon *h, const struct job_training *j,
 
 static int64_t end_of(const struct horizon *h, const struct job_training *j)
 {
-    return j->max_steps >= 0 ? h->end
-                             : h->base + times(horizon_epoch_steps(j, h->rows, &h->of, 0, 0), batch_of(&h->of));
+    if (by_samples(j)) {
+        return j->max_samples > 0 ? j->max_samples : h->end;
+    }
+    struct job_training even = *j; /* the first batch in all epochs is the unit */
+    even.accumulation_schedule.count = 0;
+    return h->base + times(horizon_epoch_steps(&even, h->rows, &h->of, 0, 0), batch_of(&h->of));
+}
+
+/* Samples of so many steps from here on. */
+static int64_t samples_of(const struct job_training *j, int64_t rows, const struct batch_split *now, int64_t epoch,
+                          int64_t position, int64_t steps)
+{
+    return j->accumulation_schedule.count == 0
+               ? times(steps, batch_of(now))
+               : go(j, rows, now, epoch, position, (struct way){.steps = steps, .samples = MOST}).samples;
 }
 
 void horizon_begin(struct horizon *h, const struct job_training *j, const struct batch_split *now, int64_t step,
-                   int64_t rows)
+                   int64_t rows, int64_t epoch, int64_t position)
 {
-    h->of = h->of.micro_batch > 0 ? h->of : *now;
+    h->of = h->of.micro_batch > 0 ? h->of : split_in(j, now, epoch);
     h->rows = rows;
     if (j->max_steps >= 0 && j->max_steps != h->max_steps) {
         bool more = h->max_steps >= 0 && j->max_steps > h->max_steps && j->max_steps <= step && h->samples < h->end;
+        int64_t left = j->max_steps > step ? j->max_steps - step : 0;
         /* steps were smaller: the first number lies behind */
         int64_t end = more ? h->end + times(j->max_steps - h->max_steps, batch_of(&h->of))
-                           : h->samples + (j->max_steps > step ? times(j->max_steps - step, batch_of(now)) : 0);
+                           : h->samples + samples_of(j, rows, now, epoch, position, left);
         h->end = end < MOST ? end : MOST;
     }
     h->max_steps = j->max_steps;
@@ -114,7 +187,7 @@ struct horizon horizon_guess(const struct job_training *j, const struct batch_sp
                              int64_t epoch, int64_t position)
 {
     struct horizon h = {.max_steps = -1};
-    horizon_begin(&h, j, of, 0, rows);
+    horizon_begin(&h, j, of, 0, rows, 0, 0);
     h.samples = times(step, batch_of(of));
     h.base = horizon_base(&h, j, of, epoch, position);
     return h;
@@ -127,15 +200,20 @@ int64_t horizon_left(const struct horizon *h, const struct job_training *j, cons
     if (h->samples >= end) {
         return 0;
     }
-    return j->max_steps >= 0 ? (end - h->samples - 1) / batch_of(now) + 1
-                             : horizon_epoch_steps(j, h->rows, now, epoch, position);
+    if (!by_samples(j)) {
+        return horizon_epoch_steps(j, h->rows, now, epoch, position);
+    }
+    return j->accumulation_schedule.count == 0
+               ? (end - h->samples - 1) / batch_of(now) + 1
+               : go(j, h->rows, now, epoch, position, (struct way){.steps = MOST, .samples = end - h->samples}).steps;
 }
 
 int64_t horizon_after(const struct horizon *h, const struct job_training *j, int64_t samples,
                       const struct batch_split *now, int64_t epoch, int64_t position, bool last)
 {
-    if (j->max_steps >= 0) {
-        return samples + batch_of(now);
+    if (by_samples(j)) {
+        const struct batch_split here = split_in(j, now, epoch);
+        return samples + batch_of(&here);
     }
     int64_t at = h->base + samples_at(h, j, now, epoch, position), end = end_of(h, j);
     at = at > samples ? at : samples; /* a batch that has just changed may
@@ -160,7 +238,7 @@ bool horizon_is_done(const struct horizon *h, const struct job_training *j)
 void horizon_count_anew(struct horizon *h, const struct job_training *was, const struct job_training *is,
                         const struct batch_split *last, int64_t epoch, int64_t position)
 {
-    if (is->max_steps < 0 && was->max_steps < 0) {
+    if (!by_samples(is) && !by_samples(was)) {
         h->samples = horizon_is_done(h, was) ? end_of(h, is) : h->base + samples_at(h, is, last, epoch, position);
     }
 }
@@ -173,9 +251,16 @@ struct schedule horizon_schedule(const struct horizon *h, const struct job_train
                              .min_lr_ratio = j->min_lr_ratio,
                              .lr_power = j->lr_power,
                              .decay_ratio = j->decay_ratio,
+                             .numbers = j->scheduler,
+                             .plateau = 1,
                              .warmup_steps = j->warmup_steps >= 0 ? j->warmup_steps
                                                                   : (int64_t)ceil(j->warmup_ratio * (double)total),
                              .total_steps = total};
+}
+
+double horizon_momentum(const struct horizon *h, const struct schedule *s, int64_t samples, double *beta2)
+{
+    return schedule_momentum_at(s, (double)samples / (double)batch_of(&h->of), beta2);
 }
 
 double horizon_rate(const struct horizon *h, const struct schedule *s, int64_t samples)

@@ -5,12 +5,16 @@
  *
  *   training.max_steps   so many steps of the batch at that time: of the first start, or of where another number was given. Their samples stay. A larger number that
  *                        lies behind already, because steps have become smaller, is so many more steps of the first batch
- *   training.num_epochs  passes over the data; how far it is, the place in the data says */
+ *   training.max_tokens  so many samples, whatever a step has of them
+ *   training.num_epochs  passes over the data; how far it is, the place in the data says
+ *
+ * training.accumulation_schedule changes the batch from epoch to epoch. The first epoch's stays the
+ * unit, and `now` is split for the epoch that is meant. */
 #ifndef DT_WORKER_ENGINE_HORIZON_H
 #define DT_WORKER_ENGINE_HORIZON_H
 
 #include "worker/job/job.h"
-#include "worker/engine/schedule.h"
+#include "worker/engine/schedules/schedule.h"
 
 struct batch_split {
     int64_t micro_batch, micro_steps; /* samples of a micro-step on all ranks; micro-steps of a
@@ -34,10 +38,10 @@ struct horizon {
  * split. */
 int64_t horizon_epoch_steps(const struct job_training *j, int64_t rows, const struct batch_split *split, int64_t epoch,
                             int64_t position);
-/* Begins a run, or goes on, with a batch split as it is now, after so many steps: where there is
- * another training.max_steps, it is that of these steps. */
+/* Begins a run, or goes on, with a batch split as it is now, after so many steps at this place in the
+ * data: where there is another training.max_steps, it is that of these steps. */
 void horizon_begin(struct horizon *h, const struct job_training *j, const struct batch_split *now, int64_t step,
-                   int64_t rows);
+                   int64_t rows, int64_t epoch, int64_t position);
 /* Of a run that has come here in `step` steps of one batch, by a version that did not keep it. */
 struct horizon horizon_guess(const struct job_training *j, const struct batch_split *of, int64_t rows, int64_t step,
                              int64_t epoch, int64_t position);
@@ -63,5 +67,7 @@ void horizon_count_anew(struct horizon *h, const struct job_training *was, const
 struct schedule horizon_schedule(const struct horizon *h, const struct job_training *j);
 /* The rate in force when so many samples are done. */
 double horizon_rate(const struct horizon *h, const struct schedule *s, int64_t samples);
+/* The momentum at that place, of a schedule that moves it (schedule_momentum_at). */
+double horizon_momentum(const struct horizon *h, const struct schedule *s, int64_t samples, double *beta2);
 
 #endif

@@ -261,6 +261,19 @@ static int bring_portion(struct optimizer *o, int call, struct place *p)
     return count;
 }
 
+void optimizer_set_momentum(struct optimizer *o, double momentum, double beta2)
+{
+    for (int i = 0; i < OPTIMIZER_GROUPS; i++) {
+        struct dt_update_numbers *n = &o->groups[i].numbers;
+        if (n->momentum > 0) {
+            n->momentum = momentum;
+        } else if (n->beta1 > 0) {
+            n->beta1 = momentum;
+            n->beta2 = beta2 > 0 ? beta2 : n->beta2;
+        }
+    }
+}
+
 void optimizer_step(struct optimizer *o, double learning_rate, const double *factor, const int32_t *skip)
 {
     struct strategy *s = o->strategy;

@@ -53,6 +53,9 @@ const struct optimizer_group *optimizer_group_of(const struct optimizer *o, cons
 /* State number k of a unit's owned part, from an element on: of the strategy's precision.states.
  * The groups of the unit's tensors say which states there are. */
 struct home_part optimizer_state(struct optimizer *o, int k, int unit, int64_t element);
+/* Another momentum from the next step on: SGD's, or Adam's and Lion's first beta. beta2: theirs; 0: as
+ * it is. */
+void optimizer_set_momentum(struct optimizer *o, double momentum, double beta2);
 /* Enqueues one step on the compute stream: gradients are multiplied by *factor (device memory),
  * once. skip (device memory, or null): where it is not 0, nothing changes; whoever learns of that takes
  * the step back from o->steps. */

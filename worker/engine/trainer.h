@@ -14,6 +14,7 @@
 #include "worker/engine/optimizer.h"
 #include "worker/engine/pace.h"
 #include "worker/engine/plan.h"
+#include "worker/engine/schedules/plateau.h"
 #include "worker/engine/report.h"
 #include "worker/engine/scaler.h"
 #include "worker/engine/step_sums.h"
@@ -33,6 +34,7 @@ struct trainer_run {
     struct horizon horizon;
     struct schedule schedule;
     struct scaler_state scaler; /* counts if the strategy's precision has a scaler */
+    struct plateau plateau; /* of reduce_lr_on_plateau */
     /* enum vote: of any rank, known to all, not acted upon yet. VOTE_STOP stays. */
     unsigned votes;
     bool eval_due;        /* the evaluation of this step was not made yet */

@@ -48,6 +48,13 @@ struct trainer_loader {
 
 /* ---- reading ---- */
 
+/* Micro-steps of a whole step in the epoch that is read. */
+static int64_t full_step(const struct trainer_loader *l)
+{
+    const struct job_training *j = &l->t->job->training;
+    return j->accumulation_schedule.count > 0 ? job_accumulation(j, l->epoch) : l->t->micro_steps;
+}
+
 /* Decides where the next step's micro-steps take their samples; returns how many there are. The
  * rest of an epoch that fills no micro-batch of all ranks is left out; what is left of a step at
  * its end is up to partial_accumulation. */
@@ -56,13 +63,14 @@ static int64_t place_micro_steps(struct trainer_loader *l)
     const struct trainer *t = l->t;
     enum partial_accumulation partial = t->job->training.partial_accumulation;
     int64_t samples = t->job->training.batch_size_per_gpu * t->size;
-    int64_t room = (t->feeds.train.sample_count - l->position) / samples, n = 0;
-    if (room <= 0 || (room < t->micro_steps && partial == PARTIAL_DROP)) {
+    int64_t room = (t->feeds.train.sample_count - l->position) / samples, n = 0, full = full_step(l);
+    if (room <= 0 || (room < full && partial == PARTIAL_DROP)) {
         l->epoch++;
         l->position = 0;
         room = t->feeds.train.sample_count / samples;
+        full = full_step(l);
     }
-    while (n < t->micro_steps) {
+    while (n < full) {
         if (room == 0) {
             if (partial != PARTIAL_CARRY) {
                 break;

@@ -81,9 +81,10 @@ void trainer_count(struct trainer *t)
     const struct job_training *j = &t->job->training;
     struct horizon *h = &t->run.horizon;
     const struct batch_split now = trainer_split(t);
-    horizon_begin(h, j, &now, t->run.step, t->feeds.train.sample_count);
+    horizon_begin(h, j, &now, t->run.step, t->feeds.train.sample_count, t->run.epoch, t->run.position);
     t->run.total_steps = t->run.step + horizon_left(h, j, &now, t->run.epoch, t->run.position);
     t->run.schedule = horizon_schedule(h, j);
+    t->run.schedule.plateau = plateau_share(&t->run.plateau);
     if (t->feeds.order.lengths != NULL) { /* the first start's batch, so an epoch keeps its order */
         sampler_regroup(&t->feeds.order, h->of.micro_batch * h->of.micro_steps);
     }
@@ -91,7 +92,10 @@ void trainer_count(struct trainer *t)
 
 struct batch_split trainer_split(const struct trainer *t)
 {
-    return (struct batch_split){t->job->training.batch_size_per_gpu * t->size, t->micro_steps};
+    const struct job_training *j = &t->job->training;
+    return (struct batch_split){j->batch_size_per_gpu * t->size, j->accumulation_schedule.count > 0
+                                                                     ? job_accumulation(j, t->run.epoch)
+                                                                     : t->micro_steps};
 }
 
 static int open_train(struct trainer *t, struct dt_error *err)
@@ -133,6 +137,25 @@ static int check_samples(const struct trainer *t, struct dt_error *err)
                    "less of these",
                    (long long)t->feeds.train.sample_count, tokens, (long long)t->size,
                    (long long)job->training.batch_size_per_gpu, (long long)need);
+}
+
+/* reduce_lr_on_plateau needs evaluations that have the value it looks at. */
+static int check_monitor(const struct trainer *t, struct dt_error *err)
+{
+    const struct job_training *j = &t->job->training;
+    const struct block *last = &t->chain.blocks[t->chain.block_count - 1];
+    const char *monitor = j->scheduler.monitor;
+    bool numbers = last->numbers, classes = last->logits_memory >= 0 && !numbers,
+         choices = t->feeds.val[0].data.choices != NULL;
+    if (strcmp(j->lr_scheduler_type, "reduce_lr_on_plateau") != 0 || strcmp(monitor, "val_loss") == 0) {
+        return 0;
+    }
+    bool has = strcmp(monitor, "val_pearson") == 0    ? numbers
+               : strcmp(monitor, "val_f1_macro") == 0 ? classes
+                                                      : classes || choices;
+    return has ? 0
+               : dt_fail(err, DT_INVALID, "scheduler.monitor: an evaluation of %s has no %s; write val_loss",
+                         t->job->model.ops->name, monitor);
 }
 
 /* Tells the chain and the data which id ends a document: the job's, or that of the data. */
@@ -337,7 +360,7 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
     t->memory.level_chosen = t->memory.level_chosen && t->chain.recomputes;
     if (!job->evaluates) {
         trainer_count(t);
-        if (schedule_check(&t->run.schedule, err) != 0) {
+        if (schedule_check(&t->run.schedule, err) != 0 || check_monitor(t, err) != 0) {
             return -1;
         }
     }

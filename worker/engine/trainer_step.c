@@ -409,6 +409,12 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     p->data_s = f->data_s;
     p->rate = trainer_rate(t, t->stepper.begun_samples);
     p->loss_scale = trainer_scale(t);
+    if (schedule_moves_momentum(&t->run.schedule)) {
+        double beta2 = 0;
+        double momentum = horizon_momentum(&t->run.horizon, &t->run.schedule,
+                                           t->stepper.begun_samples - t->run.scaler.skipped_samples, &beta2);
+        optimizer_set_momentum(&t->optimizer, momentum, beta2);
+    }
     p->count = f->count;
     p->computed = computed(t, f);
     p->epoch = f->epoch;

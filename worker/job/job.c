@@ -74,30 +74,13 @@ static void check_data(struct job *job, struct dt_config *c)
     }
 }
 
-/* Numbers of one schedule say nothing to the others; a saved job has them all, with their defaults. */
-static void check_schedule(const struct job *job, struct dt_config *c)
-{
-    const struct job_training *t = &job->training;
-    const struct {
-        const char *key, *owner;
-        double value, unset;
-    } all[] = {{"training.lr_power", "polynomial", t->lr_power, 1},
-               {"training.decay_ratio", "warmup_stable_decay", t->decay_ratio, 0.1}};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        if (all[i].value != all[i].unset && strncmp(t->lr_scheduler_type, all[i].owner, strlen(all[i].owner)) != 0) {
-            dt_config_problem(c, all[i].key, "belongs to %s, and training.lr_scheduler_type is %s (%s); remove it",
-                              all[i].owner, t->lr_scheduler_type, dt_config_source(c, "training.lr_scheduler_type"));
-        }
-    }
-}
-
 static void check_length(struct job *job, struct dt_config *c)
 {
     struct job_training *t = &job->training;
     if (t->max_steps == 0) {
         dt_config_problem(c, "training.max_steps", "is 0; give a number of steps, or -1 and training.num_epochs");
     }
-    if (t->max_steps < 0 && t->num_epochs == 0) {
+    if (t->max_steps < 0 && t->num_epochs == 0 && t->max_tokens == 0) {
         if (dt_config_where(c, "training.num_epochs") != NULL && dt_config_where(c, "training.max_steps") == NULL) {
             dt_config_problem(c, "training.num_epochs", "is 0 and training.max_steps is not given; give one of them");
         }
@@ -113,10 +96,6 @@ static void check_length(struct job *job, struct dt_config *c)
                           "%" PRId64 " is more than training.max_steps %" PRId64 "; lower it", t->warmup_steps,
                           t->max_steps);
     }
-    if (strcmp(t->lr_scheduler_type, "constant") == 0 && (t->warmup_steps > 0 || t->warmup_ratio > 0)) {
-        dt_config_problem(c, "training.lr_scheduler_type", "constant has no warm-up; write constant_with_warmup");
-    }
-    check_schedule(job, c);
     if (job->logging.csv_path != NULL && !job->logging.csv) {
         dt_config_problem(c, "logging.csv_path", "nothing is written there while logging.csv is false; set it to true");
     }
@@ -199,11 +178,17 @@ static void check_optimizer(struct job *job, struct dt_config *c)
     }
 }
 
-/* Afterwards checkpointing.accept holds full keys. */
+/* Afterwards checkpointing.accept holds full keys, those of checkpointing.override among them. */
 static void check_accept(struct job *job, struct dt_config *c)
 {
     struct dt_text all;
+    struct job_checkpointing *k = &job->checkpointing;
     dt_text_init(&all);
+    if (k->override != NULL) { /* a list of its own where both are given */
+        k->accept = k->accept != NULL ? dt_arena_printf(&job->arena, "%s,%s", k->accept, k->override) : k->override;
+        k->override = NULL;
+        dt_config_derived(c, "checkpointing.accept", "checkpointing.override");
+    }
     for (const char *p = job->checkpointing.accept; p != NULL && *p != 0; p += *p == ',') {
         size_t size = strcspn(p, ",");
         const char *name = dt_arena_printf(&job->arena, "%.*s", (int)size, p), *key = job_accept_key(name, &job->arena),
@@ -434,7 +419,7 @@ static void print_sources(struct job *job, const struct dt_config *c, struct dt_
 
 /* A check across keys would blame the wrong one where a default stands in for a bad value, so it
  * asks for good sections. */
-static void check_sections(struct job *job, struct dt_config *c, const bool *good)
+static void check_sections(struct job *job, struct dt_config *c, const bool *good, int world)
 {
     if (good[JOB_MODEL]) {
         check_model(job, c);
@@ -448,8 +433,14 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     if (good[JOB_TRAINING] && good[JOB_DATA]) {
         check_length(job, c);
     }
+    if (good[JOB_TRAINING] && good[JOB_DATA] && good[JOB_MODEL]) {
+        job_check_batch(job, c, world);
+    }
     if (good[JOB_TRAINING]) {
         check_attention(job, c);
+    }
+    if (good[JOB_TRAINING] && good[JOB_SCHEDULER] && good[JOB_OPTIMIZER]) {
+        job_check_schedule(job, c);
     }
     if (good[JOB_OPTIMIZER]) {
         check_optimizer(job, c);
@@ -534,6 +525,7 @@ static int open_job(struct job *job, const struct job_arguments *args, job_see *
     }
     dt_config_hints(c, job_hints);
     translate(job, c, args);
+    job_read_accumulation(c);
     bool good[JOB_SECTION_COUNT] = {false};
     for (int i = 0; i < JOB_SECTION_COUNT; i++) {
         good[i] =
@@ -542,7 +534,7 @@ static int open_job(struct job *job, const struct job_arguments *args, job_see *
     fill_folders(job, c);
     good[JOB_OPTIMIZER] = read_optimizer(job, c) == 0 && good[JOB_OPTIMIZER];
     good[JOB_MODEL] = job_model_load(job, args, c) == 0 && good[JOB_MODEL];
-    check_sections(job, c, good);
+    check_sections(job, c, good, args->world);
     if (see != NULL) {
         see(job, c, seen);
     }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "worker/engine/optimizers/optimizers.h"
+#include "worker/engine/schedules/schedule.h"
 #include "worker/model/chain.h"
 
 #include <stdbool.h>
@@ -88,12 +89,17 @@ struct job {
     struct job_training {
         const char *strategy; /* "auto" resolved by strategy.c when the world is known */
         int64_t batch_size_per_gpu, gradient_accumulation_steps;
-        int64_t max_steps; /* -1: by num_epochs */
-        double num_epochs; /* 0: by max_steps */
+        int64_t train_batch_tokens;               /* 0: not given */
+        struct dt_integers accumulation_schedule; /* epoch, micro-steps of a step from there on, ...; count 0: the
+                                                   * same in all, otherwise gradient_accumulation_steps is the most */
+        int64_t max_tokens, max_samples;          /* 0: by max_steps or num_epochs; these tokens as samples */
+        int64_t max_steps;                        /* -1: by num_epochs */
+        double num_epochs;                        /* 0: by max_steps */
         double learning_rate, warmup_ratio, min_lr_ratio;
-        double lr_power, decay_ratio;  /* of polynomial; of warmup_stable_decay */
-        int64_t warmup_steps;          /* -1: by warmup_ratio */
-        const char *lr_scheduler_type; /* a row of schedule.c: "constant", "linear", "cosine", ... */
+        double lr_power, decay_ratio;      /* of polynomial; of warmup_stable_decay */
+        int64_t warmup_steps;              /* -1: by warmup_ratio */
+        const char *lr_scheduler_type;     /* a row of schedule.c: "constant", "linear", "cosine", ... */
+        struct schedule_numbers scheduler; /* the section `scheduler` */
         double weight_decay;
         double max_grad_norm; /* 0: no clipping */
         int64_t seed;
@@ -157,6 +163,7 @@ struct job {
         const char *resume;         /* "auto", "never", or a folder of a checkpoint */
         const char *accept;         /* "training.learning_rate,data.train": full keys of
                                      * job_compare.c; or null */
+        const char *override;       /* joins accept when the job is read */
         const char *checkpoint_dir; /* output_dir/checkpoints by default */
         double save_timeout_s;
         bool beside; /* training goes on while a checkpoint is written */
@@ -252,7 +259,7 @@ enum job_key_kind {
                       * the next step on */
     JOB_KEY_LENGTH   /* of the run: always */
 };
-enum { JOB_KEYS_MAX = 128 };
+enum { JOB_KEYS_MAX = 192 };
 #define JOB_DATA_KEY "data.train" /* compared by content */
 #define JOB_WEIGHTS_ALONE " (with its weights alone: dtckpt export CHECKPOINT DIR, then model.load DIR)"
 struct job_change {
@@ -277,6 +284,10 @@ int job_compare_model(const char *saved, const char *now, struct dt_error *err);
  * may be meant, or null. In the arena. */
 const char *job_accept_key(const char *name, struct dt_arena *arena);
 const char *job_accept_nearest(const char *name, struct dt_arena *arena);
+/* Micro-steps of a step that begins in an epoch, and the first later epoch that has another number
+ * (INT64_MAX: none). */
+int64_t job_accumulation(const struct job_training *t, int64_t epoch);
+int64_t job_accumulation_end(const struct job_training *t, int64_t epoch);
 /* Puts what a saved job says of training into *out. Strings are in the arena. */
 void job_read_training(const char *saved, struct dt_arena *arena, struct job_training *out);
 

@@ -53,10 +53,11 @@ static const struct job_key {
     {"training.partial_accumulation", JOB_KEY_NUMBER},
     {"training.sync_batch_norm", JOB_KEY_NUMBER},
     {"training.max_steps", JOB_KEY_LENGTH},
+    {"training.max_tokens", JOB_KEY_LENGTH},
     {"training.num_epochs", JOB_KEY_LENGTH},
 };
 
-enum { KEY_COUNT = sizeof keys / sizeof keys[0], KEYS_OF_ALL_MAX = 1024 };
+enum { KEY_COUNT = sizeof keys / sizeof keys[0], SCHEDULER_MOST = 64, KEYS_OF_ALL_MAX = 1024 };
 
 static int list_optimizer(const struct optimizer_row *row, struct dt_arena *arena, struct job_key *out, int room)
 {
@@ -78,18 +79,21 @@ static int list_keys(const struct model_ops *ops, const struct optimizer_row *ro
     out[count++] = keys[0];
     for (int i = 0; model_at(i) != NULL; i++) {
         const struct dt_field *f = ops == NULL || ops == model_at(i) ? model_at(i)->fields : NULL;
-        for (; f != NULL && f->key != NULL && count < most - KEY_COUNT; f++) {
+        for (; f != NULL && f->key != NULL && count < most - KEY_COUNT - SCHEDULER_MOST; f++) {
             enum job_key_kind kind = model_drops(model_at(i), f->key) ? JOB_KEY_NUMBER : JOB_KEY_TENSORS;
             out[count++] = (struct job_key){dt_arena_printf(arena, "model.%s", f->key), kind};
         }
     }
     for (int i = 0; optimizer_at(i) != NULL; i++) {
         if (row == NULL || row == optimizer_at(i)) {
-            count += list_optimizer(optimizer_at(i), arena, &out[count], most - KEY_COUNT - count);
+            count += list_optimizer(optimizer_at(i), arena, &out[count], most - KEY_COUNT - SCHEDULER_MOST - count);
         }
     }
     for (int i = 1; i < KEY_COUNT; i++) {
         out[count++] = keys[i];
+    }
+    for (const struct dt_field *f = job_scheduler_fields; f->key != NULL && count < most; f++) {
+        out[count++] = (struct job_key){dt_arena_printf(arena, "scheduler.%s", f->key), JOB_KEY_NUMBER};
     }
     return count;
 }
@@ -316,15 +320,23 @@ int job_compare_model(const char *saved, const char *now, struct dt_error *err)
                          first->was, first->is);
 }
 
-void job_read_training(const char *saved, struct dt_arena *arena, struct job_training *out)
+static void read_section(const cJSON *tree, const struct job_section *s, struct dt_arena *arena, void *out)
 {
-    cJSON *tree = dt_scan_parse(saved, strlen(saved), "the saved job", NULL, NULL);
-    const cJSON *training = cJSON_GetObjectItemCaseSensitive(tree, "training");
-    for (const struct dt_field *f = job_sections[JOB_TRAINING].fields; f->key != NULL; f++) {
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(training, f->key);
+    const cJSON *section = cJSON_GetObjectItemCaseSensitive(tree, s->name);
+    for (const struct dt_field *f = s->fields; f->key != NULL; f++) {
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(section, f->key);
         if (value != NULL) {
             (void)dt_value_parse(f->rule, value, arena, (char *)out + f->offset);
         }
     }
+}
+
+void job_read_training(const char *saved, struct dt_arena *arena, struct job_training *out)
+{
+    cJSON *tree = dt_scan_parse(saved, strlen(saved), "the saved job", NULL, NULL);
+    read_section(tree, &job_sections[JOB_TRAINING], arena, out);
+    read_section(tree, &job_sections[JOB_SCHEDULER], arena, &out->scheduler);
+    const cJSON *length = value_at(tree, "data.sequence_length");
+    job_set_samples(out, cJSON_IsNumber(length) && length->valuedouble >= 1 ? (int64_t)length->valuedouble : 1);
     cJSON_Delete(tree);
 }

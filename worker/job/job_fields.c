@@ -39,6 +39,9 @@ static const struct dt_rule steps_or_minus_1 = {.type = DT_RULE_INTEGER, .min = 
 static const struct dt_rule kept = {.type = DT_RULE_INTEGER, .min = 0, .max = 1000000};
 static const struct dt_rule epochs = {.type = DT_RULE_NUMBER, .max = EPOCHS};
 static const struct dt_rule small = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
+static const struct dt_rule small_or_object = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536, .object = true};
+static const struct dt_rule stairs = {.type = DT_RULE_INTEGERS, .min = 0, .max = 1000000, .null = true};
+static const struct dt_rule tokens = {.type = DT_RULE_INTEGER, .min = 0, .max = 9e15};
 static const struct dt_rule layers = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000};
 static const struct dt_rule length_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304, .null = true};
 static const struct dt_rule threads = {.type = DT_RULE_INTEGER, .min = 0, .max = 1024};
@@ -113,10 +116,11 @@ static const struct dt_rule strategy = {.type = DT_RULE_CHOICE,
                                             "zero2_offload|zero3_offload"};
 static const struct dt_rule scheduler = {.type = DT_RULE_CHOICE,
                                          .choices =
-                                             "constant|constant_with_warmup|linear|cosine|polynomial|inverse_sqrt|"
-                                             "warmup_stable_decay|warmup_stable_decay_linear|warmuplr|warmuplr_linear|"
-                                             "warmupdecaylr|warmupdecaylr_linear|warmupcosinelr|warmupcosinelr_linear",
-                                         .later = "cosine_with_restarts|step|exponential|plateau|onecycle"};
+                                             "constant|constant_with_warmup|linear|cosine|cosine_with_restarts|"
+                                             "polynomial|inverse_sqrt|warmup_stable_decay|warmup_stable_decay_linear|"
+                                             "step|multi_step|exponential|reduce_lr_on_plateau|one_cycle|"
+                                             "warmuplr|warmuplr_linear|warmupdecaylr|warmupdecaylr_linear|"
+                                             "warmupcosinelr|warmupcosinelr_linear|lrrangetest|onecycle"};
 static const struct dt_rule export_dtype = {.type = DT_RULE_CHOICE,
                                             .choices = "float32|bfloat16|float16|fp32|bf16|fp16"};
 static const struct dt_rule device = {.type = DT_RULE_CHOICE, .choices = "auto|cpu|cuda|gpu"};
@@ -249,7 +253,15 @@ static const struct dt_field transform_fields[] = {
 static const struct dt_field training_fields[] = {
     {"strategy", "\"auto\"", "where weights, gradients and optimizer state live", AT(strategy), &strategy},
     {"batch_size_per_gpu", "8", "samples per rank in one micro-step", AT(batch_size_per_gpu), &small},
-    {"gradient_accumulation_steps", "1", "micro-steps per optimizer step", AT(gradient_accumulation_steps), &small},
+    {"gradient_accumulation_steps", "1",
+     "micro-steps per optimizer step; an object of epochs and numbers, {\"0\": 1, \"4\": 2}: from that epoch on",
+     AT(gradient_accumulation_steps), &small_or_object},
+    {"accumulation_schedule", "null", "the same object as pairs of epoch and number, [0, 1, 4, 2]",
+     AT(accumulation_schedule), &stairs},
+    {"train_batch_tokens", "0",
+     "tokens of an optimizer step on all ranks; gives the samples or micro-steps that are not given; 0: as these say",
+     AT(train_batch_tokens), &tokens},
+    {"max_tokens", "0", "tokens of the whole run; 0: by max_steps or num_epochs", AT(max_tokens), &tokens},
     {"max_steps", "-1", "optimizer steps; -1: by num_epochs", AT(max_steps), &steps_or_minus_1},
     {"num_epochs", "0", "passes over the data; 0: by max_steps; 3 when neither is given", AT(num_epochs), &epochs},
     {"learning_rate", "5e-05", "highest learning rate", AT(learning_rate), &from_0},
@@ -420,6 +432,7 @@ static const struct dt_field checkpointing_fields[] = {
      AT(resume), &string},
     {"accept", "null", "keys that may differ from those of the checkpoint; its optimizer's state and counters are kept",
      AT(accept), &names_or_null},
+    {"override", "null", "another name of accept", AT(override), &names_or_null},
     {"checkpoint_dir", "null", "output_dir/checkpoints when null", AT(checkpoint_dir), &string_or_null},
     {"asynchronous", "false",
      "training stands still only while what is saved is copied to host memory, and goes on while it is written",
@@ -484,6 +497,8 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
     [JOB_TRANSFORMS] = {"transforms", "what is done to images", transform_fields, offsetof(struct job, transforms)},
     [JOB_TRAINING] = {"training", "how", training_fields, offsetof(struct job, training)},
     [JOB_OPTIMIZER] = {"optimizer", "what updates the weights", optimizer_fields, offsetof(struct job, optimizer)},
+    [JOB_SCHEDULER] = {"scheduler", "numbers of single schedules", job_scheduler_fields,
+                       offsetof(struct job, training.scheduler)},
     [JOB_DDP] = {"ddp", "details of ddp", ddp_fields, offsetof(struct job, ddp)},
     [JOB_FSDP] = {"fsdp", "details of the sharded strategies", fsdp_fields, offsetof(struct job, fsdp)},
     [JOB_MIXED] = {"mixed_precision", "FSDP's block", mixed_fields, offsetof(struct job, mixed)},
@@ -534,7 +549,8 @@ const struct dt_config_hint job_hints[] = {
     {"training.lr_end", "Hugging Face's name; here it is training.min_lr_ratio, a share of learning_rate"},
     {"training.power", "Hugging Face's name; here it is training.lr_power"},
     {"training.num_decay_steps", "Hugging Face's name; here it is training.decay_ratio, a share of all steps"},
-    {"training.lr_scheduler_kwargs", "here min_lr_ratio, lr_power and decay_ratio are keys of training"},
+    {"training.lr_scheduler_kwargs",
+     "here min_lr_ratio, lr_power and decay_ratio are keys of training, and others of scheduler"},
     {"training.model_name", "here it is model.name"},
     {"training.max_length", "here it is data.sequence_length"},
     {"training.sequence_length", "here it is data.sequence_length"},

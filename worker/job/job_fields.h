@@ -18,6 +18,7 @@ enum {
     JOB_TRANSFORMS,
     JOB_TRAINING,
     JOB_OPTIMIZER,
+    JOB_SCHEDULER,
     JOB_DDP,
     JOB_FSDP,
     JOB_MIXED,
@@ -41,6 +42,16 @@ struct job_part {
 int job_parts(struct job *job, const struct job_section *s, struct job_part parts[2]);
 /* The fields that a section has with some model or optimizer: table number i; null behind the last one. */
 const struct dt_field *job_other_fields(const struct job_section *s, int i);
+/* job_scheduler.c: the section `scheduler`, and checks of what the schedule reads. */
+extern const struct dt_field job_scheduler_fields[];
+void job_check_schedule(struct job *job, struct dt_config *c);
+/* job_batch.c. Before the tables are read: an accumulation that is an object becomes
+ * training.accumulation_schedule. */
+void job_read_accumulation(struct dt_config *c);
+/* Checks keys of the batch and the run's length, and derives what they leave out for so many ranks. */
+void job_check_batch(struct job *job, struct dt_config *c, int ranks);
+/* training.max_tokens as samples. */
+void job_set_samples(struct job_training *t, int64_t sequence_length);
 /* Adds what is wrong with the section `transforms` to c. */
 void job_check_transforms(const struct job_transforms *t, struct dt_config *c);
 /* keys of other systems, and those that come later */

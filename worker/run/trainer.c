@@ -203,6 +203,40 @@ static int save(struct trainer *t, bool last, struct dt_error *err)
     return save_ended(t, rc, last, before, err);
 }
 
+static bool looks_at_evaluations(const struct trainer *t)
+{
+    return strcmp(t->job->training.lr_scheduler_type, "reduce_lr_on_plateau") == 0;
+}
+
+/* What scheduler.monitor names of an evaluation; NaN: this one has no such value. */
+static double monitored(const char *monitor, const struct trainer_evaluation *e)
+{
+    return strcmp(monitor, "val_loss") == 0       ? e->loss
+           : strcmp(monitor, "val_pearson") == 0  ? e->pearson
+           : strcmp(monitor, "val_f1_macro") == 0 ? (e->classes.classes > 0 ? e->classes.f1_macro : NAN)
+           : e->classes.classes > 0               ? e->classes.accuracy
+           : e->choices.items > 0                 ? e->choices.accuracy
+                                                  : NAN;
+}
+
+/* reduce_lr_on_plateau sees an evaluation, the same on all ranks. */
+static void judge(struct trainer *t, const struct trainer_evaluation *e)
+{
+    const struct schedule_numbers *n = &t->job->training.scheduler;
+    double before = t->run.schedule.plateau;
+    if (!looks_at_evaluations(t) || e->targets == 0) {
+        return;
+    }
+    plateau_check(&t->run.plateau, &t->run.schedule, t->run.step, monitored(n->monitor, e));
+    t->run.schedule.plateau = plateau_share(&t->run.plateau);
+    if (t->run.schedule.plateau != before) {
+        double rate = t->job->training.learning_rate;
+        observers_say(&t->observers, "train: step %lld: %s is no better than %.6g: learning rate %.3g -> %.3g",
+                      (long long)t->run.step, n->monitor, t->run.plateau.best, before * rate,
+                      t->run.schedule.plateau * rate);
+    }
+}
+
 /* A report of the numbers of a set of data.val. */
 static struct report evaluation_report(struct trainer *t, const struct trainer_val *v,
                                        const struct trainer_evaluation *e)
@@ -239,6 +273,9 @@ static int evaluate(struct trainer *t, struct dt_error *err)
         return 0;
     }
     t->run.eval_due = false;
+    if (t->feeds.val_count > 0) {
+        judge(t, &known[0]);
+    }
     for (int i = 0; i < t->feeds.val_count; i++) {
         struct report r = evaluation_report(t, &t->feeds.val[i], &known[i]);
         observers_report(&t->observers, &r, MOMENT_EVALUATION);
@@ -493,6 +530,8 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
         (found && trainer_agree(&t, "train/evaluated", &evaluated, err) != 0)) {
         goto out;
     }
+    /* what metrics.jsonl has of this step may be younger than the checkpoint */
+    evaluated = evaluated && (!looks_at_evaluations(&t) || t.run.plateau.step == t.run.step);
     t.run.eval_due = !evaluated && (found || t.run.total_steps == 0) && eval_falls_on(&t, t.run.step);
     t.run.finished_before = found && t.run.step >= t.run.total_steps && !t.run.eval_due;
     if ((!found && trainer_init_weights(&t, err) != 0) || (t.files && trainer_write_folder(&t, err) != 0)) {

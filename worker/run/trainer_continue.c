@@ -2,6 +2,7 @@
  * where the run stands then, and what is said of it. */
 #include "worker/run/trainer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -44,17 +45,23 @@ void trainer_take_place(struct trainer *t, const struct checkpoint_state *state,
     t->run.epoch = state->epoch;
     t->run.position = state->position;
     t->run.tokens = state->tokens;
-    const struct batch_split last = {was.batch_size_per_gpu * state->ranks, was.gradient_accumulation_steps};
+    t->run.plateau = state->plateau;
+    const struct batch_split last = {was.batch_size_per_gpu * state->ranks, job_accumulation(&was, state->epoch)};
     bool known = state->horizon.of.micro_batch > 0;
     t->run.horizon =
         known ? state->horizon
               : horizon_guess(&was, &last, t->feeds.train.sample_count, t->run.step, t->run.epoch, t->run.position);
     struct schedule before = horizon_schedule(&t->run.horizon, &was);
+    before.plateau = plateau_share(&state->plateau);
     trainer_scale_resume(t, &state->scaler);
     t->run.rate_before = horizon_rate(&t->run.horizon, &before, t->run.horizon.samples - t->run.scaler.skipped_samples);
     for (int i = 0; i < changes->count; i++) {
         if (strcmp(changes->list[i].key, "training.partial_accumulation") == 0) {
             horizon_count_anew(&t->run.horizon, &was, &t->job->training, &last, t->run.epoch, t->run.position);
+        }
+        if (strcmp(changes->list[i].key, "scheduler.monitor") == 0 ||
+            strcmp(changes->list[i].key, "scheduler.mode") == 0) {
+            t->run.plateau.best = NAN;
         }
         if (changes->list[i].kind == JOB_KEY_DATA) { /* other samples, or another order: from
                                                       * their beginning */
@@ -68,9 +75,10 @@ void trainer_take_place(struct trainer *t, const struct checkpoint_state *state,
 struct horizon trainer_horizon(const struct trainer *t)
 {
     struct horizon h = t->run.horizon;
-    if (t->job->training.max_steps >= 0) { /* should it go on by num_epochs */
+    const struct job_training *j = &t->job->training;
+    if (j->max_steps >= 0 || j->max_samples > 0) { /* should it go on by num_epochs */
         const struct batch_split now = trainer_split(t);
-        h.base = horizon_base(&h, &t->job->training, &now, t->run.epoch, t->run.position);
+        h.base = horizon_base(&h, j, &now, t->run.epoch, t->run.position);
     }
     return h;
 }

@@ -207,6 +207,7 @@ struct checkpoint_state save_state(const struct trainer *t)
                                      .optimizer_steps = t->optimizer.steps,
                                      .horizon = trainer_horizon(t),
                                      .scaler = t->run.scaler,
+                                     .plateau = t->run.plateau,
                                      .seed = t->job->training.seed,
                                      .data_hash = t->feeds.train.hash,
                                      .data = t->feeds.train.files,

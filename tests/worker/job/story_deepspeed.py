@@ -1,4 +1,4 @@
-# covers: worker/job/dialects worker/job worker/engine/schedule.c
+# covers: worker/job/dialects worker/job worker/engine/schedules/schedule.c
 """A configuration of DeepSpeed trains as the same job in our own keys does, bit by bit."""
 
 import json

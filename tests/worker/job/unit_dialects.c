@@ -360,13 +360,30 @@ static void test_auto_and_defaults(void **state)
             "job.json:2:16: scheduler.type: warmup_max_lr is missing, which DeepSpeed takes as 0.001 whatever the "
             "optimizer's lr is; add it, or \"auto\" for training.learning_rate\n");
     refused(
-        "\"scheduler\": {\"type\": \"OneCycle\"}", NULL, 1,
-        "job.json:2:16: scheduler.type: there are WarmupLR, WarmupDecayLR and WarmupCosineLR; write one of them, or "
-        "remove the block and write training.lr_scheduler_type\n");
+        "\"scheduler\": {\"type\": \"Cycle\"}", NULL, 1,
+        "job.json:2:16: scheduler.type: there are WarmupLR, WarmupDecayLR, WarmupCosineLR, LRRangeTest and OneCycle; "
+        "write one of them, or remove the block and write training.lr_scheduler_type\n");
+    refused("\"scheduler\": {\"type\": \"OneCycle\"}", NULL, 1,
+            "job.json: scheduler.cycle_min_lr: is missing, which onecycle, DeepSpeed's, needs; give it, or write "
+            "one_cycle for PyTorch's\n");
+    refused("\"scheduler\": {\"type\": \"LRRangeTest\", \"params\": {\"cycle_min_lr\": 0.1}}", NULL, 1,
+            "job.json:2:50: scheduler.params.cycle_min_lr: belongs to onecycle, and training.lr_scheduler_type is "
+            "lrrangetest (job.json:2:16); remove it\n");
     refused("\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"cos_min_ratio\": 0.1}}", NULL, 1,
             "job.json:2:47: scheduler.params.cos_min_ratio: belongs to WarmupCosineLR; remove it\n");
-    refused("\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"warmup_min_ratio\": 0.1}}", NULL, 1,
-            "job.json:2:53: scheduler.params.warmup_min_ratio: is 0.1: the warm-up begins at 0; write 0\n");
+    opened(&job, "\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"warmup_min_ratio\": 0.1}}", NULL, 1);
+    assert_true(job.training.scheduler.warmup_min_ratio == 0.1);
+    job_close(&job);
+    opened(&job,
+           "\"optimizer\": {\"params\": {\"lr\": 1}}, \"scheduler\": {\"type\": \"OneCycle\", \"params\": "
+           "{\"cycle_min_lr\": 0.001, \"cycle_max_lr\": 0.002, \"cycle_second_step_size\": 7, "
+           "\"last_batch_iteration\": -1}}",
+           NULL, 1);
+    assert_string_equal(job.training.lr_scheduler_type, "onecycle");
+    assert_true(job.training.learning_rate == 1 && job.training.scheduler.cycle_max_lr == 0.002);
+    assert_int_equal(job.training.scheduler.cycle_second_step_size, 7);
+    assert_int_equal(job.training.warmup_steps, -1);
+    job_close(&job);
     refused(
         "\"training\": {\"num_epochs\": 2}, \"scheduler\": {\"params\": {\"total_num_steps\": 9, "
         "\"warmup_num_steps\": 1}}",
@@ -517,9 +534,52 @@ static int set_up(void **state)
     return rc;
 }
 
+#define ELASTIC(more)                                                                                                  \
+    "\"elasticity\": {\"enabled\": true, \"max_train_batch_size\": 24, \"micro_batch_sizes\": [2, 3], \"version\": "   \
+    "0.1" more "}"
+
+static void test_elasticity(void **state)
+{
+    (void)state;
+    struct job job;
+    static const int64_t splits[][3] = {{1, 3, 8}, {2, 3, 4}, {3, 2, 4}, {4, 3, 2}, {12, 2, 1}};
+    for (size_t i = 0; i < sizeof splits / sizeof splits[0]; i++) {
+        opened(&job, ELASTIC(""), NULL, (int)splits[i][0]);
+        assert_int_equal(job.training.batch_size_per_gpu, splits[i][1]);
+        assert_int_equal(job.training.gradient_accumulation_steps, splits[i][2]);
+        job_close(&job);
+    }
+    refused(
+        ELASTIC(""), NULL, 5,
+        "job.json:2:2: elasticity: a batch of 24 samples does not run on 5 ranks; valid numbers of ranks: 1, 2, 3, 4, "
+        "6, 8, 12\n");
+    refused(ELASTIC("") ", \"train_batch_size\": 8", NULL, 1,
+            "job.json:2:108: train_batch_size: elasticity (job.json:2:2) chooses the batch; remove it, or set "
+            "elasticity.ignore_non_elastic_batch_info\n");
+    opened(&job, ELASTIC(", \"ignore_non_elastic_batch_info\": true") ", \"train_batch_size\": 8", NULL, 2);
+    assert_int_equal(job.training.batch_size_per_gpu, 3);
+    job_close(&job);
+    refused("\"elasticity\": {\"enabled\": true, \"micro_batch_sizes\": [2]}", NULL, 1,
+            "job.json:2:2: elasticity: max_train_batch_size or micro_batch_sizes is missing; give both\n");
+    refused(ELASTIC(", \"min_gpu\": 2"), NULL, 1,
+            "job.json:2:2: elasticity: elasticity:1:97: elasticity.min_gpu: unknown key; did you mean min_gpus?\n");
+    opened(&job, "\"elasticity\": {\"enabled\": false}, \"train_batch_size\": 8", NULL, 1);
+    job_close(&job);
+    assert_int_equal(
+        setenv("DEEPSPEED_ELASTICITY_CONFIG",
+               "{\"enabled\": true, \"max_train_batch_size\": 48, \"micro_batch_sizes\": [2, 3], \"version\": 0.1}", 1),
+        0);
+    refused(
+        ELASTIC(""), NULL, 1,
+        "job.json:2:2: elasticity: the scheduler's DEEPSPEED_ELASTICITY_CONFIG has another max_train_batch_size; start "
+        "the job with the block it was queued with\n");
+    assert_int_equal(unsetenv("DEEPSPEED_ELASTICITY_CONFIG"), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_elasticity),
         cmocka_unit_test(test_same_job),
         cmocka_unit_test(test_places),
         cmocka_unit_test(test_rules),

@@ -269,6 +269,51 @@ static void test_spans(void **state)
             "job.json:2:73: logging.log_every_n_steps: is 0; give a whole number from 1 to 1000000000000\n");
 }
 
+/* Keys of the batch and the length, together. */
+static void test_batch(void **state)
+{
+    (void)state;
+    struct job job;
+    opened(&job, TRAINING("\"gradient_accumulation_steps\": {\"7\": 3, \"4\": 2}"), NULL);
+    static const int64_t epochs[][2] = {{0, 1}, {3, 1}, {4, 2}, {6, 2}, {7, 3}, {1000, 3}};
+    for (size_t i = 0; i < sizeof epochs / sizeof epochs[0]; i++) {
+        assert_int_equal(job_accumulation(&job.training, epochs[i][0]), epochs[i][1]);
+    }
+    assert_int_equal(job.training.gradient_accumulation_steps, 3);
+    assert_non_null(strstr(job.text, "\"accumulation_schedule\": [0, 1, 4, 2, 7, 3]"));
+    job_close(&job);
+#define AN_OBJECT                                                                                                      \
+    "job.json:2:15: training.gradient_accumulation_steps: give a number, or an object of epochs and numbers such as "  \
+    "{\"0\": 1, \"4\": 2}: epochs from 0, each once, numbers from 1 to 65536, at most 16 of them\n"
+    static const char *const wrong[] = {"{}",         "{\"x\": 1}",   "{\"-1\": 1}",
+                                        "{\"1\": 0}", "{\"1\": 1.5}", "{\"1\": 2, \"01\": 3}"};
+    for (size_t i = 1; i < sizeof wrong / sizeof wrong[0]; i++) {
+        char text[256];
+        (void)snprintf(text, sizeof text, TRAINING("\"gradient_accumulation_steps\": %s"), wrong[i]);
+        refused(text, NULL, AN_OBJECT);
+    }
+    opened(&job, TRAINING("\"gradient_accumulation_steps\": {}"), NULL); /* from epoch 0 on, 1 */
+    assert_int_equal(job_accumulation(&job.training, 9), 1);
+    job_close(&job);
+    refused(TRAINING("\"gradient_accumulation_steps\": {\"4\": 2}, \"partial_accumulation\": \"carry\""), NULL,
+            "job.json:2:56: training.partial_accumulation: carry takes a step over the end of an epoch, where "
+            "training.accumulation_schedule may change it; write step or drop\n");
+    refused(TRAINING("\"accumulation_schedule\": [0, 1, 4]"), NULL,
+            "job.json:2:15: training.accumulation_schedule: give pairs of an epoch and its "
+            "training.gradient_accumulation_steps, epochs in order from 0: [0, 1, 4, 2]\n");
+    opened(&job, TRAINING("\"max_tokens\": 2049, \"train_batch_tokens\": 8192"), NULL);
+    assert_int_equal(job.training.max_samples, 3);
+    assert_int_equal(job.training.batch_size_per_gpu * job.training.gradient_accumulation_steps, 8);
+    job_close(&job);
+    refused(
+        TRAINING("\"max_tokens\": 2049, \"max_steps\": 5"), NULL,
+        "job.json:2:15: training.max_tokens: training.max_steps (job.json:2:35) says the length, too; remove one of "
+        "them\n");
+    opened(&job, SECTION("\"checkpointing\": {\"accept\": [\"seed\"], \"override\": [\"learning_rate\"]}"), NULL);
+    assert_string_equal(job.checkpointing.accept, "training.seed,training.learning_rate");
+    job_close(&job);
+}
+
 static void strategy_is(const char *text, const char *strategy)
 {
     struct job job;
@@ -929,6 +974,7 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_batch),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_set),
         cmocka_unit_test(test_evaluates),

@@ -1,11 +1,8 @@
 /* DeepSpeed's configuration, one row per key. docs/training.md has this table for users
  * (tests/worker/job/unit_dialects.c keeps it the same). */
-#include "worker/job/dialects/dialect.h"
+#include "worker/job/dialects/deepspeed.h"
 
 #include <cjson/cJSON.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -59,134 +56,6 @@ static void betas(struct dialect_use *u, const struct dialect_rule *r, const cha
     bool lion = is_lion(u);
     dialect_give(u, path, lion ? "optimizer.beta1" : "training.adam_beta1", cJSON_CreateNumber(first->valuedouble));
     dialect_give(u, path, lion ? "optimizer.beta2" : "training.adam_beta2", cJSON_CreateNumber(second->valuedouble));
-}
-
-/* The warm-up is logarithmic unless warmup_type says otherwise. */
-static void scheduler(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
-{
-    const char *type = cJSON_IsString(value) ? value->valuestring : "";
-    bool decays = strcmp(type, "WarmupDecayLR") == 0, falls = strcmp(type, "WarmupCosineLR") == 0;
-    if (!decays && !falls && strcmp(type, "WarmupLR") != 0) {
-        dt_config_problem(
-            u->c, path,
-            "there are WarmupLR, WarmupDecayLR and WarmupCosineLR; write one of them, or remove the block "
-            "and write training.lr_scheduler_type");
-        dt_config_pass(u->c, dialect_path(u, "scheduler.params")); /* its numbers go with it */
-        return;
-    }
-    const cJSON *peak = dt_config_value(u->c, dialect_path(u, "scheduler.params.warmup_max_lr")),
-                *rise = dt_config_value(u->c, dialect_path(u, "scheduler.params.warmup_type"));
-    if (decays && peak == NULL) {
-        dt_config_problem(u->c, path,
-                          "warmup_max_lr is missing, which DeepSpeed takes as 0.001 whatever the "
-                          "optimizer's lr is; add it, or \"auto\" for training.learning_rate");
-        return;
-    }
-    bool linear = cJSON_IsString(rise) && strcmp(rise->valuestring, "linear") == 0;
-    char name[64];
-    (void)snprintf(name, sizeof name, "%s%s",
-                   decays  ? "warmupdecaylr"
-                   : falls ? "warmupcosinelr"
-                           : "warmuplr",
-                   linear ? "_linear" : "");
-    dialect_give(u, path, r->to, cJSON_CreateString(name));
-    if (falls && !dialect_says(u, "scheduler.params.cos_min_ratio") &&
-        dt_config_where(u->c, "training.min_lr_ratio") == NULL) {
-        dialect_give(u, path, "training.min_lr_ratio", cJSON_CreateNumber(0.0001)); /* DeepSpeed's default */
-    }
-}
-
-/* The other schedulers know no such number. */
-static void cosine_least(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
-{
-    const cJSON *type = dt_config_value(u->c, dialect_path(u, "scheduler.type"));
-    if (!cJSON_IsString(type) || strcmp(type->valuestring, "WarmupCosineLR") != 0) {
-        dt_config_problem(u->c, path, "belongs to WarmupCosineLR; remove it");
-        return;
-    }
-    dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
-}
-
-/* Here a schedule ends where the run does. */
-static void total_steps(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
-{
-    const cJSON *epochs = dt_config_value(u->c, "training.num_epochs"), *steps = dt_config_value(u->c, r->to);
-    if (cJSON_IsNumber(epochs) && epochs->valuedouble > 0 && steps == NULL) {
-        dt_config_problem(u->c, path,
-                          "the schedule ends with the run, which training.num_epochs (%s) says; write \"auto\"",
-                          dt_config_source(u->c, "training.num_epochs"));
-        return;
-    }
-    dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
-}
-
-/* One factor of the batch. */
-struct factor {
-    const char *key;
-    int64_t value;
-    bool given, wrong;
-};
-
-static struct factor factor_of(const struct dialect_use *u, const char *key)
-{
-    const cJSON *value = dt_config_value(u->c, key);
-    struct factor f = {.key = key, .value = 1, .given = value != NULL && !dialect_is_auto(value)};
-    f.wrong = f.given && !(cJSON_IsNumber(value) && value->valuedouble >= 1 && value->valuedouble <= 65536 &&
-                           value->valuedouble == floor(value->valuedouble));
-    f.value = f.given && !f.wrong ? (int64_t)value->valuedouble : 1;
-    return f;
-}
-
-static void show_factor(const struct dialect_use *u, const struct factor *f, struct dt_text *out)
-{
-    dt_text_printf(out, "%s %" PRId64 " (%s), ", f->given ? dt_config_name(u->c, f->key) : f->key, f->value,
-                   f->given ? dt_config_source(u->c, f->key) : "derived");
-}
-
-/* train_batch_size = samples of a micro-step * micro-steps * ranks. What is not given is derived as
- * DeepSpeed does; the division must leave nothing. */
-static void batch(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
-{
-    (void)r;
-    struct factor micro = factor_of(u, "training.batch_size_per_gpu"),
-                  steps = factor_of(u, "training.gradient_accumulation_steps");
-    if (!cJSON_IsNumber(value) || value->valuedouble < 1 || value->valuedouble != floor(value->valuedouble) ||
-        value->valuedouble > 1e15) {
-        dt_config_problem(u->c, path, "give a whole number of at least 1");
-        return;
-    }
-    if (micro.wrong || steps.wrong) {
-        return; /* which is said where they are read */
-    }
-    int64_t total = (int64_t)value->valuedouble, unit = micro.value * steps.value * u->world;
-    if (!micro.given) {
-        micro.value = total / u->world / steps.value;
-    } else if (!steps.given) {
-        steps.value = total / micro.value / u->world;
-    }
-    if (micro.value * steps.value * u->world != total) {
-        int64_t below = micro.given && steps.given ? unit : total / unit * unit, above = below + unit;
-        struct dt_text why;
-        dt_text_init(&why);
-        dt_text_printf(&why, "%" PRId64 " != %" PRId64 " * %" PRId64 " * %d: ", total, micro.value, steps.value,
-                       u->world);
-        show_factor(u, &micro, &why);
-        show_factor(u, &steps, &why);
-        dt_text_printf(&why, "%d rank%s; write %" PRId64, u->world, u->world == 1 ? "" : "s",
-                       below > 0 ? below : above);
-        if (below > 0 && !(micro.given && steps.given)) {
-            dt_text_printf(&why, " or %" PRId64, above);
-        }
-        dt_config_problem(u->c, path, "%s, or remove one of them", dt_text_str(&why));
-        dt_text_clear(&why);
-        return;
-    }
-    if (!micro.given) {
-        dialect_give(u, path, micro.key, cJSON_CreateNumber((double)micro.value));
-    }
-    if (!steps.given) {
-        dialect_give(u, path, steps.key, cJSON_CreateNumber((double)steps.value));
-    }
 }
 
 /* The stage that the file asks for; 0 without one. */
@@ -375,10 +244,15 @@ static void fp16_enabled(struct dialect_use *u, const struct dialect_rule *r, co
     enable_fp16(u, r, path, value, "deepspeed");
 }
 
+#define NUMBER(name) MOVE("scheduler.params." name, "scheduler." name)
+
 static const struct dialect_rule rules[] = {
+    FUNCTION("elasticity", "training.batch_size_per_gpu", deepspeed_elasticity,
+             "the global batch, and the numbers of ranks that it runs on; gives `training.batch_size_per_gpu` and "
+             "`gradient_accumulation_steps`"),
     MOVE("train_micro_batch_size_per_gpu", "training.batch_size_per_gpu"),
     MOVE("gradient_accumulation_steps", "training.gradient_accumulation_steps"),
-    FUNCTION("train_batch_size", "training.batch_size_per_gpu", batch,
+    FUNCTION("train_batch_size", "training.batch_size_per_gpu", deepspeed_batch,
              "samples per micro-step * micro-steps * ranks; gives the one of them that is missing, and is checked"),
     MOVE_OR("gradient_clipping", "training.max_grad_norm", "0"),
     MOVE("steps_per_print", "logging.log_every_n_steps"),
@@ -404,18 +278,36 @@ static const struct dialect_rule rules[] = {
              "refused: write gradient_clipping; the number that stands there, too, is taken"),
     INERT("optimizer.legacy_fusion", "the update is one kernel"),
 
-    FUNCTION("scheduler.type", "training.lr_scheduler_type", scheduler,
+    FUNCTION("scheduler.type", "training.lr_scheduler_type", deepspeed_scheduler,
              "`training.lr_scheduler_type`: WarmupLR = `warmuplr`, WarmupDecayLR = `warmupdecaylr`, "
-             "WarmupCosineLR = `warmupcosinelr`, with `_linear` by warmup_type; others are refused"),
-    MOVE_OR("scheduler.params.warmup_num_steps", "training.warmup_steps", "1000"),
+             "WarmupCosineLR = `warmupcosinelr`, with `_linear` by warmup_type; LRRangeTest = `lrrangetest`, OneCycle "
+             "= `onecycle`"),
+    MOVE("scheduler.params.warmup_num_steps", "training.warmup_steps"),
     MOVE("scheduler.params.warmup_max_lr", "training.learning_rate"),
-    WORDS("scheduler.params.warmup_min_lr", NULL, "0=|*=!the warm-up begins at 0; write 0"),
-    WORDS("scheduler.params.warmup_min_ratio", NULL, "0=|*=!the warm-up begins at 0; write 0"),
-    FUNCTION("scheduler.params.cos_min_ratio", "training.min_lr_ratio", cosine_least,
+    MOVE("scheduler.params.warmup_min_lr", "scheduler.warmup_min_lr"),
+    MOVE("scheduler.params.warmup_min_ratio", "scheduler.warmup_min_ratio"),
+    FUNCTION("scheduler.params.cos_min_ratio", "training.min_lr_ratio", deepspeed_least,
              "`training.min_lr_ratio`; 0.0001 where WarmupCosineLR does not say it"),
     WORDS("scheduler.params.warmup_type", NULL, "log=|linear="),
-    FUNCTION("scheduler.params.total_num_steps", "training.max_steps", total_steps,
+    FUNCTION("scheduler.params.total_num_steps", "training.max_steps", deepspeed_total_steps,
              "`training.max_steps`: the schedule ends with the run"),
+    NUMBER("lr_range_test_min_lr"),
+    NUMBER("lr_range_test_step_size"),
+    NUMBER("lr_range_test_step_rate"),
+    NUMBER("lr_range_test_staircase"),
+    NUMBER("cycle_min_lr"),
+    NUMBER("cycle_max_lr"),
+    NUMBER("cycle_first_step_size"),
+    NUMBER("cycle_second_step_size"),
+    NUMBER("cycle_first_stair_count"),
+    NUMBER("cycle_second_stair_count"),
+    NUMBER("decay_step_size"),
+    NUMBER("decay_lr_rate"),
+    NUMBER("cycle_momentum"),
+    NUMBER("cycle_min_mom"),
+    NUMBER("cycle_max_mom"),
+    NUMBER("decay_mom_rate"),
+    WORDS("scheduler.params.last_batch_iteration", NULL, "-1=|*=!a run goes on where its checkpoint is; write -1"),
 
     WORDS("bf16.enabled", "training.precision", "true=bf16-mixed|false="),
     REFUSE("bf16.immediate_grad_update", LATER),
@@ -536,7 +428,6 @@ static const struct dialect_rule rules[] = {
     INERT("datastates", "checkpoints are those of `checkpointing`"),
     INERT("memory_breakdown", "train --plan prints memory by purpose"),
     INERT("dump_state", "train --print-config prints the job"),
-    REFUSE("elasticity", "not there yet; train_batch_size is kept on any number of ranks that divide it; remove it"),
     MOVE("aio.block_size", "offload.block_size"),
     MOVE("aio.queue_depth", "offload.queue_depth"),
     MOVE("aio.intra_op_parallelism", "offload.intra_op_parallelism"),

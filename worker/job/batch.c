@@ -1,0 +1,52 @@
+#include "worker/job/batch.h"
+
+#include <inttypes.h>
+
+static void show(const struct batch_number *n, struct dt_text *out)
+{
+    dt_text_printf(out, "%s %" PRId64 " (%s), ", n->name, n->value,
+                   n->given     ? n->source
+                   : n->is_auto ? "auto, derived"
+                                : "derived");
+}
+
+static int refuse(const struct batch_identity *b, int64_t unit, struct dt_text *why)
+{
+    const char *ranks = b->ranks == 1 ? "" : "s";
+    bool fixed = b->micro.given && b->steps.given;
+    int64_t below = fixed ? unit : b->all.value / unit * unit, above = below + unit;
+    dt_text_printf(why, "%" PRId64 " != %" PRId64 " * %" PRId64 " * %" PRId64, b->all.value, b->micro.value,
+                   b->steps.value, b->ranks);
+    if (b->sample != 1) {
+        dt_text_printf(why, " * %" PRId64, b->sample);
+    }
+    dt_text_puts(why, ": ");
+    show(&b->micro, why);
+    show(&b->steps, why);
+    dt_text_printf(why, "%" PRId64 " rank%s", b->ranks, ranks);
+    if (b->sample != 1) {
+        dt_text_printf(why, ", %" PRId64 " tokens a sample", b->sample);
+    }
+    dt_text_printf(why, "; write %" PRId64, below > 0 ? below : above);
+    if (below > 0 && !fixed) {
+        dt_text_printf(why, " or %" PRId64, above);
+    }
+    dt_text_puts(why, ", or remove one of them");
+    return -1;
+}
+
+int batch_solve(struct batch_identity *b, struct dt_text *why)
+{
+    int64_t unit = b->micro.value * b->steps.value * b->ranks * b->sample;
+    if (!b->all.given) {
+        b->all.value = unit;
+        return 0;
+    }
+    int64_t samples = b->all.value / b->sample;
+    if (!b->micro.given) {
+        b->micro.value = samples / b->ranks / b->steps.value;
+    } else if (!b->steps.given) {
+        b->steps.value = samples / b->micro.value / b->ranks;
+    }
+    return b->micro.value * b->steps.value * b->ranks * b->sample == b->all.value ? 0 : refuse(b, unit, why);
+}

@@ -1,0 +1,14 @@
+/* Rules of DeepSpeed's table whose functions have files of their own. */
+#ifndef DT_WORKER_JOB_DIALECTS_DEEPSPEED_H
+#define DT_WORKER_JOB_DIALECTS_DEEPSPEED_H
+
+#include "worker/job/dialects/dialect.h"
+
+/* deepspeed_schedule.c */
+dialect_fn deepspeed_scheduler, deepspeed_least, deepspeed_total_steps;
+/* deepspeed_batch.c */
+dialect_fn deepspeed_batch;
+/* deepspeed_elasticity.c */
+dialect_fn deepspeed_elasticity;
+
+#endif
