@@ -146,7 +146,7 @@ static int check_monitor(const struct trainer *t, struct dt_error *err)
     const struct block *last = &t->chain.blocks[t->chain.block_count - 1];
     const char *monitor = j->scheduler.monitor;
     bool numbers = last->numbers, classes = last->logits_memory >= 0 && !numbers,
-         choices = t->feeds.val[0].data.choices != NULL;
+         choices = t->feeds.val_count > 0 && t->feeds.val[0].data.choices != NULL;
     if (strcmp(j->lr_scheduler_type, "reduce_lr_on_plateau") != 0 || strcmp(monitor, "val_loss") == 0) {
         return 0;
     }
