@@ -541,7 +541,8 @@ struct dt_update_numbers { /* each row reads those of its formula */
 struct dt_update_args {
     const struct dt_update_slice *slices; /* read before the call returns */
     int slice_count;
-    const double *clip; /* device memory, or null for 1 */
+    const double *clip;  /* device memory, or null for 1 */
+    const int32_t *skip; /* device memory, or null: where it is not 0, nothing changes */
     int64_t step;
     double lr, grad_scale;
     struct dt_update_numbers numbers;

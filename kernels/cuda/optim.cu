@@ -140,6 +140,7 @@ template <typename R, typename G, typename S> struct update {
     bf16 *copy;
     const G *grad;
     const double *clip;
+    const int32_t *skip;
     double grad_scale;
     R rule;
     float decay;
@@ -154,7 +155,7 @@ template <typename R, typename G, typename S> struct update {
     DT_METHOD bool begin()
     {
         factor = (float)(grad_scale * (clip != NULL ? *clip : 1.0));
-        return true;
+        return skip == NULL || *skip == 0;
     }
     template <int W> DT_METHOD void load(held<W> &h, int64_t i)
     {
@@ -218,6 +219,7 @@ update<R, G, S> update_of(const struct dt_update_args *a, const struct dt_update
     f.copy = (bf16 *)x->w_low;
     f.grad = (const G *)x->grad;
     f.clip = a->clip;
+    f.skip = a->skip;
     f.grad_scale = a->grad_scale;
     set(&f.rule, a);
     f.decay = R::decay_of(a, x->weight_decay);
@@ -257,7 +259,7 @@ template <typename F> struct run {
     uint32_t first_tile;
 };
 template <typename F> struct runs {
-    enum { RUNS = 40, HALF = F::HALF, CUTS = HALF ? 470 : 480 };
+    enum { RUNS = 40, HALF = F::HALF, CUTS = HALF ? 468 : 478 };
     run<F> all[RUNS];
     uint32_t counters[HALF ? RUNS : 1]; /* of the runs' first elements */
     uint32_t ends[CUTS];                /* of the slices, in groups of four elements from their
@@ -303,7 +305,9 @@ template <typename F> DT_FN int cut_of(const runs<F> &r, int low, int high, uint
 
 template <typename F> __global__ void __launch_bounds__(256) update_runs(F f, runs<F> r)
 {
-    (void)f.begin();
+    if (!f.begin()) {
+        return;
+    }
     for (uint32_t tile = blockIdx.x; tile < r.tile_count; tile += gridDim.x) {
         int at = run_of(r, tile), low = r.all[at].first_cut,
             high = (at + 1 < r.run_count ? r.all[at + 1].first_cut : r.cut_count) - 1;

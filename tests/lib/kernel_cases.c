@@ -70,6 +70,7 @@ static void reset_side(void)
 {
     case_side.half = 0.5;
     case_side.clip = 0.75;
+    case_side.skips = 1;
     memset(case_side.losses, 0xff, sizeof case_side.losses);
     case_side.loss_sum = 0.5;
     case_side.valid = 10;
@@ -488,6 +489,7 @@ static struct dt_update_args update_args(const struct case_run *r, const struct 
     return (struct dt_update_args){.slices = slices,
                                    .slice_count = (int)count,
                                    .clip = &side(r)->clip,
+                                   .skip = &side(r)->goes,
                                    .step = step,
                                    .lr = 1e-3,
                                    .grad_scale = 0.5,
@@ -536,6 +538,9 @@ void case_run_optimizer(const struct case_run *r)
     b.lr = 0.1;
     b.numbers.nesterov = n[2] == 2;
     b.numbers.dampening = n[2] == 3 ? 0.25 : 0;
+    r->k->adamw_many(r->s, &a);
+    r->k->sgd_many(r->s, &b);
+    a.skip = b.skip = &side(r)->skips; /* changes nothing */
     r->k->adamw_many(r->s, &a);
     r->k->sgd_many(r->s, &b);
     memset(&adamw, 0xff, sizeof adamw); /* they were read */
@@ -615,6 +620,8 @@ static void run_many(const struct case_run *r, update_fn *update, int states, in
     struct dt_update_args a = update_args(r, each, n[1], step, n[3] != 0);
     a.numbers.nesterov = nesterov;
     a.numbers.beta1 = update == r->k->lion_many ? 0.99 : a.numbers.beta1;
+    update(r->s, &a);
+    a.skip = &side(r)->skips; /* changes nothing */
     update(r->s, &a);
     memset(each, 0xff, sizeof each); /* the kernel has read it */
 }

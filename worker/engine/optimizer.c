@@ -238,7 +238,7 @@ static int bring_portion(struct optimizer *o, int call, struct place *p)
     return count;
 }
 
-void optimizer_step(struct optimizer *o, double learning_rate, const double *factor)
+void optimizer_step(struct optimizer *o, double learning_rate, const double *factor, const int32_t *skip)
 {
     struct strategy *s = o->strategy;
     struct world *w = s->world;
@@ -249,6 +249,7 @@ void optimizer_step(struct optimizer *o, double learning_rate, const double *fac
             const struct dt_update_args args = {.slices = o->slices,
                                                 .slice_count = count,
                                                 .clip = factor,
+                                                .skip = skip,
                                                 .step = o->steps,
                                                 .lr = learning_rate,
                                                 .grad_scale = 1,

@@ -53,8 +53,9 @@ const struct optimizer_group *optimizer_group_of(const struct optimizer *o, cons
  * The groups of the unit's tensors say which states there are. */
 struct home_part optimizer_state(struct optimizer *o, int k, int unit, int64_t element);
 /* Enqueues one step on the compute stream: gradients are multiplied by *factor (device memory),
- * once. */
-void optimizer_step(struct optimizer *o, double learning_rate, const double *factor);
+ * once. skip (device memory, or null): where it is not 0, nothing changes; whoever learns of that takes
+ * the step back from o->steps. */
+void optimizer_step(struct optimizer *o, double learning_rate, const double *factor, const int32_t *skip);
 /* The weights of a unit that this rank owns, as they are updated and saved, from an element on: of
  * the strategy's precision.masters, of a frozen unit precision.compute. */
 struct home_part optimizer_weights(struct optimizer *o, int unit, int64_t element);

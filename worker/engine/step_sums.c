@@ -44,7 +44,7 @@ void step_sums_plan(struct step_sums *c, struct strategy *s, int64_t micro_steps
     c->micro_steps = micro_steps;
     size_t words = (size_t)word_count(s, true) * sizeof(int64_t), divisors = (size_t)micro_steps * sizeof(int64_t);
     c->piece_words = plan_add(p, PLAN_COMMUNICATION, PLAN_PEERS, words);
-    c->piece_local = plan_add(p, PLAN_COMMUNICATION, PLAN_LOCAL, divisors + sizeof(double));
+    c->piece_local = plan_add(p, PLAN_COMMUNICATION, PLAN_LOCAL, divisors + sizeof(double) + sizeof(int64_t));
     c->piece_said = plan_add(p, PLAN_STAGING, PLAN_PINNED, 2 * (words + divisors));
     c->piece_heard = plan_add(p, PLAN_STAGING, PLAN_PINNED, 2 * words);
 }
@@ -54,6 +54,7 @@ void step_sums_open(struct step_sums *c, const struct plan *p)
     c->words = plan_at(p, c->piece_words);
     c->divisors = plan_at(p, c->piece_local);
     c->factor = (double *)(void *)(c->divisors + c->micro_steps);
+    c->overflow = (int32_t *)(void *)(c->factor + 1);
     int64_t *said = plan_at(p, c->piece_said), *heard = plan_at(p, c->piece_heard),
             words = word_count(c->strategy, true);
     for (int i = 0; i < 2; i++) {
@@ -168,6 +169,7 @@ int step_sums_start(struct step_sums *c, const struct step_sums_input *input)
     w->device->kernels->norm_finish(
         w->compute, &(struct dt_norm_finish_args){
                         .factor = c->factor,
+                        .nonfinite = c->overflow,
                         .limbs = c->words + AT_NORM,
                         .denominator = input->normalization == LOSS_GLOBAL_TOKENS ? c->words + AT_VALID : NULL,
                         .scale = 1.0 / ranks_and_micro_steps(c, input),

@@ -44,6 +44,7 @@ struct step_sums {
     int piece_words, piece_local, piece_said, piece_heard;
     int64_t *words, *divisors; /* on the device: what travels; valid counts per micro-step */
     double *factor;            /* on the device: what the optimizer multiplies gradients by */
+    int32_t *overflow;         /* on the device: 1 if a gradient of any rank is not finite, otherwise 0 */
     struct step_sums_turn {    /* two, in turn: one may be under way while the results of the
                                 * other are read */
         int64_t *said, *heard; /* on the host: words and divisors before, words after the sum
@@ -62,7 +63,7 @@ void step_sums_begin(struct step_sums *c);
 /* The gradients of these units are summed, in the order of strategy_sums' stream: it adds their
  * squares, while compute goes on. */
 void step_sums_add(struct step_sums *c, struct unit_range units);
-/* Enqueues on the compute stream: the all_reduce, c->factor. All reductions have landed there,
+/* Enqueues on the compute stream: the all_reduce, c->factor, c->overflow. All reductions have landed there,
  * and step_sums_add had all units since step_sums_begin. Returns the turn, for step_sums_read: results stay
  * until the next start but one, which must not come before the host has waited for this one. */
 int step_sums_start(struct step_sums *c, const struct step_sums_input *input);

@@ -386,7 +386,7 @@ void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_p
     if (!p->blank) { /* or weight decay and old moments would move weights of which the step says
                       * nothing */
         span = timeline_begin(t->stepper.timeline, TIMELINE_COMPUTE, w->compute, "optimizer", NULL);
-        optimizer_step(&t->optimizer, p->rate, t->step_sums.factor);
+        optimizer_step(&t->optimizer, p->rate, t->step_sums.factor, NULL);
         timeline_end(t->stepper.timeline, span, w->compute);
     }
     s->weights->publish(s);

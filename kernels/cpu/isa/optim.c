@@ -170,6 +170,9 @@ static int run_update(struct dt_stream *s, void *args, struct dt_error *err)
     if (a->type != DT_F32) {
         return dt_fail(err, DT_INTERNAL, "optimizer: type %s is not made", dt_dtype_name(a->type));
     }
+    if (a->skip != NULL && *a->skip != 0) {
+        return 0;
+    }
     bool decoupled = call->kind == DT_UPDATE_ADAMW || call->kind == DT_UPDATE_LION;
     double step = (double)a->step;
     struct update u = {.call = call,

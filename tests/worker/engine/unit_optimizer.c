@@ -200,7 +200,7 @@ static void run_row(const cJSON *root, const cJSON *row, enum dt_dtype type)
         for (int i = 0; i < 2; i++) {
             put(&f, g, i, cJSON_GetArrayItem(cJSON_GetArrayItem(item(root, "grads"), s), i));
         }
-        optimizer_step(&f.optimizer, cJSON_GetArrayItem(item(root, "lr"), s)->valuedouble, &one);
+        optimizer_step(&f.optimizer, cJSON_GetArrayItem(item(root, "lr"), s)->valuedouble, &one, NULL);
         assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
         for (int i = 0; i < 2; i++) {
             if (type == DT_F32) {
@@ -315,11 +315,46 @@ static void test_empty_group(void **state)
         float *w = weights_of(&f), *g = grads_of(&f);
         w[0] = g[0] = w[f.tensors[3].offset + 14] = 2;
         double one = 1;
-        optimizer_step(&f.optimizer, 0.1, &one);
+        optimizer_step(&f.optimizer, 0.1, &one, NULL);
         assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
         assert_float_equal(w[0], decays[i] ? 1.7f : 1.8f, 1e-6);
         assert_float_equal(w[f.tensors[3].offset + 14], decays[i] ? 1.9f : 2.0f, 1e-6);
         close_fixture(&f);
+    }
+}
+
+/* Weights and state stay as they are where the flag in device memory says so, and go on after it as if
+ * the step had not been. */
+static void test_skip(void **state)
+{
+    (void)state;
+    static const struct job_optimizer all[] = {
+        {.name = "adamw", .numbers = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}},
+        {.name = "sgd", .numbers = {.momentum = 0.9}},
+    };
+    for (int i = 0; i < 4; i++) {
+        float after[2];
+        for (int skips = 0; skips < 2; skips++) {
+            struct fixture f;
+            open_fixture(&f, 4, DT_F32, i < 2 ? "cpu" : "twin32", &all[i % 2], 0.1, MATRICES_DECAY);
+            float *w = weights_of(&f), *g = grads_of(&f);
+            const double one = 1;
+            const int32_t go = 0, skip = 1;
+            w[0] = 2;
+            for (int step = 0; step < 3; step++) {
+                g[0] = (float)step + 0.5F;
+                optimizer_step(&f.optimizer, 0.1, &one, &go);
+                if (skips) {
+                    g[0] = NAN;
+                    optimizer_step(&f.optimizer, 0.1, &one, &skip);
+                    f.optimizer.steps--;
+                }
+                assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
+            }
+            after[skips] = w[0];
+            close_fixture(&f);
+        }
+        assert_true(after[0] == after[1] && after[0] < 2);
     }
 }
 
@@ -330,7 +365,7 @@ static void test_nothing_is_trained(void **state)
     struct fixture f;
     open_fixture(&f, 0, DT_F32, "cpu", &(struct job_optimizer){.name = "adamw"}, 0.5, ALL_DECAY);
     double one = 1;
-    optimizer_step(&f.optimizer, 0.1, &one);
+    optimizer_step(&f.optimizer, 0.1, &one, NULL);
     assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
     assert_true(f.optimizer.range_count == 0 && f.optimizer.steps == 1 && f.plan.bytes[PLAN_OPTIMIZER] == 0);
     close_fixture(&f);
@@ -352,7 +387,7 @@ static void test_decay_ranges(void **state)
         }
     }
     double one = 1;
-    optimizer_step(&f.optimizer, 0.1, &one);
+    optimizer_step(&f.optimizer, 0.1, &one, NULL);
     assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
     for (int i = 0; i < 4; i++) {
         float want = i % 2 == 1 ? 1.9f : 2.0f;
@@ -382,7 +417,7 @@ static void test_bf16_moments(void **state)
                         g[f.tensors[i].offset + e] = (float)(1 + 0.5 * sin((double)(7 * step + 3 * i) + (double)e));
                     }
                 }
-                optimizer_step(&f.optimizer, 0.01, &one);
+                optimizer_step(&f.optimizer, 0.01, &one, NULL);
                 assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
             }
             memcpy(after[half], w, sizeof after[half]);
@@ -487,7 +522,8 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_adamw),        cmocka_unit_test(test_sgd),
                                        cmocka_unit_test(test_adam),         cmocka_unit_test(test_adagrad),
                                        cmocka_unit_test(test_lion),         cmocka_unit_test(test_states_are_planned),
-                                       cmocka_unit_test(test_empty_group),  cmocka_unit_test(test_nothing_is_trained),
+                                       cmocka_unit_test(test_empty_group),  cmocka_unit_test(test_skip),
+        cmocka_unit_test(test_nothing_is_trained),
                                        cmocka_unit_test(test_decay_ranges), cmocka_unit_test(test_bf16_moments),
                                        cmocka_unit_test(test_clip),         cmocka_unit_test(test_sums)};
     return cmocka_run_group_tests(tests, NULL, NULL);
