@@ -17,7 +17,7 @@ DT_FN float stochastic(float x, uint32_t random)
 /* Rules: an element's step from w and g, with its state. decay: of the weights, in the rule's own
  * way. */
 struct adamw {
-    enum { STATES = 2 };
+    enum { STATES = 2, DIRECTION = 0 }; /* DIRECTION: what step gives goes to the gradient, and w stays */
     float beta1, beta2, rate, correction2, eps;
     static float decay_of(const struct dt_update_args *a, double weight_decay)
     {
@@ -61,9 +61,24 @@ void set(adam *r, const struct dt_update_args *a)
     set(static_cast<adamw *>(r), a);
 }
 
+/* AdamW's direction, with a share of the weight. */
+struct lamb : adam {
+    enum { DIRECTION = 1 };
+    DT_METHOD float step(float w, float g, float *state, float decay)
+    {
+        return fmaf(direction(g, state), rate, w * decay);
+    }
+};
+
+void set(lamb *r, const struct dt_update_args *a)
+{
+    set(static_cast<adamw *>(r), a);
+    r->rate = (float)(1.0 / (1.0 - pow(a->numbers.beta1, (double)a->step)));
+}
+
 /* N: 1 with momentum, 0 without. */
 template <int N> struct sgd {
-    enum { STATES = N };
+    enum { STATES = N, DIRECTION = 0 };
     float momentum, rest, rate;
     bool first, nesterov;
     static float decay_of(const struct dt_update_args *a, double weight_decay)
@@ -89,7 +104,7 @@ template <int N> void set(sgd<N> *r, const struct dt_update_args *a)
 }
 
 struct lion {
-    enum { STATES = 1 };
+    enum { STATES = 1, DIRECTION = 0 };
     float beta1, beta2, rate;
     static float decay_of(const struct dt_update_args *a, double weight_decay)
     {
@@ -109,7 +124,7 @@ void set(lion *r, const struct dt_update_args *a)
 }
 
 struct adagrad {
-    enum { STATES = 1 };
+    enum { STATES = 1, DIRECTION = 0 };
     /* begin: the sum before the first step; below 0: the state has it */
     float begin, rate, eps;
     static float decay_of(const struct dt_update_args *a, double weight_decay)
@@ -144,7 +159,7 @@ template <typename R, typename G, typename S> struct update {
     double grad_scale;
     R rule;
     float decay;
-    float factor;
+    float factor, limit;
     uint32_t counter; /* of the first element, where state is rounded stochastically */
     template <int W> struct held {
         pack<float, W> w;
@@ -182,7 +197,7 @@ template <typename R, typename G, typename S> struct update {
             for (int s = 0; s < STATES; s++) {
                 own[s] = si[s][k];
             }
-            wi[k] = rule.step(wi[k], g[k] * factor, own, decay);
+            wi[k] = rule.step(wi[k], fminf(fmaxf(g[k] * factor, -limit), limit), own, decay);
             uint32_t random = counter + (uint32_t)(i + k);
             if (HALF) {
                 DT_SCRAMBLE(random);
@@ -196,6 +211,11 @@ template <typename R, typename G, typename S> struct update {
         for (int s = 0; s < STATES; s++) {
             h.state[s].set(si[s]);
             h.state[s].store(state[s] + i);
+        }
+        if (R::DIRECTION) {
+            h.g.set(wi);
+            h.g.store((G *)grad + i);
+            return;
         }
         h.w.set(wi);
         h.w.store(w + i);
@@ -221,6 +241,7 @@ update<R, G, S> update_of(const struct dt_update_args *a, const struct dt_update
     f.clip = a->clip;
     f.skip = a->skip;
     f.grad_scale = a->grad_scale;
+    f.limit = a->clip_value > 0 ? (float)a->clip_value : INFINITY;
     set(&f.rule, a);
     f.decay = R::decay_of(a, x->weight_decay);
     f.counter = f.HALF ? dt_stochastic_counter(a->seed, a->step, x->unit, x->first) : 0;
@@ -259,7 +280,7 @@ template <typename F> struct run {
     uint32_t first_tile;
 };
 template <typename F> struct runs {
-    enum { RUNS = 40, HALF = F::HALF, CUTS = HALF ? 468 : 478 };
+    enum { RUNS = 40, HALF = F::HALF, CUTS = HALF ? 466 : 476 };
     run<F> all[RUNS];
     uint32_t counters[HALF ? RUNS : 1]; /* of the runs' first elements */
     uint32_t ends[CUTS];                /* of the slices, in groups of four elements from their
@@ -478,4 +499,9 @@ extern "C" void dt_cuda_lion_many(struct dt_stream *s, const struct dt_update_ar
 extern "C" void dt_cuda_adagrad_many(struct dt_stream *s, const struct dt_update_args *a)
 {
     run_rule<adagrad>(s, a, "adagrad");
+}
+
+extern "C" void dt_cuda_lamb_many(struct dt_stream *s, const struct dt_update_args *a)
+{
+    run_rule<lamb>(s, a, "lamb");
 }

@@ -651,6 +651,12 @@ static void run_adagrad_many(const struct case_run *r)
     run_many(r, r->k->adagrad_many, 1, r->n[4] != 0 ? 1 : 3, false);
 }
 
+/* u in place of the gradient, and w as it was. */
+static void run_lamb_many(const struct case_run *r)
+{
+    run_many(r, r->k->lamb_many, 2, 3, false);
+}
+
 static void after_many(const struct case_run *r)
 {
     for (int64_t i = 0; i < r->n[0] && r->type == DT_F64 && r->n[2] != 1; i++) {
@@ -1042,5 +1048,12 @@ const struct kernel_case kernel_cases[] = {
       {10000, 60, 1, 1, 0},
       {9001, 20, 2, 0, 0},
       {20000, 40, 3, 1, 0}}},
+    {"lamb_many",
+     case_make_many,
+     run_lamb_many,
+     NULL,
+     1e-5,
+     ULP,
+     {{64, 1, 0, 0}, {9000, 5, 0, 1}, {40000, 600, 0, 0}, {10000, 60, 1, 1}, {9001, 20, 2, 0}, {20000, 40, 3, 1}}},
 };
 const size_t kernel_case_count = sizeof kernel_cases / sizeof kernel_cases[0];

@@ -41,12 +41,13 @@ struct report {
     int64_t step, total_steps; /* steps that are done; steps of the whole run */
     int round;
     /* a step, and the evaluation after it */
-    bool logged;         /* the step is one of logging.log_every_n_steps, or the last one */
-    double epoch;        /* passes over the data, with the fraction of this one */
-    bool sequences;      /* false: samples are no sequences, and tokens counts samples */
-    int64_t tokens;      /* since the start of the run */
-    int64_t targets;     /* of this step, all ranks */
-    int64_t blank_steps; /* steps without any target since the start of the run */
+    bool logged;           /* the step is one of logging.log_every_n_steps, or the last one */
+    double epoch;          /* passes over the data, with the fraction of this one */
+    bool sequences;        /* false: samples are no sequences, and tokens counts samples */
+    int64_t tokens;        /* since the start of the run */
+    int64_t targets;       /* of this step, all ranks */
+    int64_t blank_steps;   /* steps without any target since the start of the run */
+    int64_t outlier_steps; /* steps that stood out and were skipped, in this round */
     double loss, grad_norm, lr, step_s, tokens_per_s; /* NaN: a loss and a norm without targets */
     double data_wait_s;                               /* of step_s: this rank waited for its batches */
     double memory_bytes;                              /* in use; NaN: not logged, or another rank */

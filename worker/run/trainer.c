@@ -74,6 +74,7 @@ static void report_step(struct trainer *t, const struct trainer_result *x)
     r.tokens = t->run.tokens;
     r.targets = x->valid_count;
     r.blank_steps = t->run.blank_steps;
+    r.outlier_steps = t->run.outlier_steps;
     r.loss = x->loss;
     r.grad_norm = x->grad_norm;
     r.lr = x->lr;

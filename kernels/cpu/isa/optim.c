@@ -12,7 +12,8 @@
 struct update {
     const struct dt_update_call *call;
     float factor, rate; /* of the gradient; of the step, negative */
-    float decay;        /* AdamW, Lion: what is left of a weight; others: what of it is added to the gradient */
+    float limit;        /* of a gradient's element, either way */
+    float decay;        /* AdamW, Lion: what is left of a weight; others: what of it is added */
     float beta1, beta2, correction2, eps, momentum, rest, initial;
     bool first, nesterov;
     uint32_t counter; /* of the first element, where state is rounded stochastically */
@@ -65,6 +66,7 @@ INLINE vec updated(const struct update *u, vec w, vec g, vec *state, enum dt_upd
 {
     switch (kind) {
     case DT_UPDATE_ADAMW:
+    case DT_UPDATE_LAMB: /* with the weight's share in the direction for what is left of it */
         return adamw(u, w, g, state);
     case DT_UPDATE_ADAM:
         return adam(u, w, g, state);
@@ -87,6 +89,7 @@ INLINE void update_typed(const struct update *c, int64_t begin, int64_t end, enu
     for (int64_t i = begin; i < end; i += VEC) {
         int64_t n = end - i;
         vec g = vec_get(x.grad, i, n, grad) * u.factor, w = vec_load_n((const float *)x.w + i, n);
+        g = vec_min(vec_max(g, vec_all(-u.limit)), vec_all(u.limit));
         vec state[DT_STATES_MAX] = {{0}};
         for (int k = 0; k < states; k++) {
             state[k] = vec_get(x.state[k], i, n, type);
@@ -101,6 +104,10 @@ INLINE void update_typed(const struct update *c, int64_t begin, int64_t end, enu
         }
         for (int k = 0; k < states; k++) {
             vec_put(x.state[k], i, state[k], n, type);
+        }
+        if (kind == DT_UPDATE_LAMB) {
+            vec_put((void *)(uintptr_t)x.grad, i, w, n, grad);
+            continue;
         }
         vec_store_n((float *)x.w + i, w, n);
         if (x.w_low != NULL) {
@@ -142,6 +149,9 @@ static void update_part(void *context, int64_t part)
     case DT_UPDATE_ADAGRAD:
         update_by_types(c, begin, end, DT_UPDATE_ADAGRAD, 1);
         break;
+    case DT_UPDATE_LAMB:
+        update_by_types(c, begin, end, DT_UPDATE_LAMB, 2);
+        break;
     }
 }
 
@@ -155,6 +165,8 @@ static double rate_of(const struct dt_update_args *a, enum dt_update kind)
         return a->lr / (1.0 - pow(x->beta1, step));
     case DT_UPDATE_ADAGRAD:
         return a->lr / (1.0 + (step - 1.0) * x->lr_decay);
+    case DT_UPDATE_LAMB:
+        return -1.0 / (1.0 - pow(x->beta1, step));
     case DT_UPDATE_SGD:
     case DT_UPDATE_LION:
         break;
@@ -177,6 +189,7 @@ static int run_update(struct dt_stream *s, void *args, struct dt_error *err)
     double step = (double)a->step;
     struct update u = {.call = call,
                        .factor = (float)(a->grad_scale * (a->clip != NULL ? *a->clip : 1.0)),
+                       .limit = a->clip_value > 0 ? (float)a->clip_value : INFINITY,
                        .rate = (float)-rate_of(a, call->kind),
                        .decay = (float)(decoupled ? 1.0 - a->lr * call->slice.weight_decay : call->slice.weight_decay),
                        .beta1 = (float)x->beta1,
@@ -216,6 +229,11 @@ void ISA(dt_lion_many)(struct dt_stream *s, const struct dt_update_args *a)
 void ISA(dt_adagrad_many)(struct dt_stream *s, const struct dt_update_args *a)
 {
     dt_update_each(s, run_update, DT_UPDATE_ADAGRAD, a);
+}
+
+void ISA(dt_lamb_many)(struct dt_stream *s, const struct dt_update_args *a)
+{
+    dt_update_each(s, run_update, DT_UPDATE_LAMB, a);
 }
 
 /* Squares of floats are exact in double; eight sums over a block of 64, then a fixed tree, as in
