@@ -197,7 +197,9 @@ template <typename R, typename G, typename S> struct update {
             for (int s = 0; s < STATES; s++) {
                 own[s] = si[s][k];
             }
-            wi[k] = rule.step(wi[k], fminf(fmaxf(g[k] * factor, -limit), limit), own, decay);
+            float x = g[k] * factor;
+            x = x > limit ? limit : x < -limit ? -limit : x;
+            wi[k] = rule.step(wi[k], x, own, decay);
             uint32_t random = counter + (uint32_t)(i + k);
             if (HALF) {
                 DT_SCRAMBLE(random);

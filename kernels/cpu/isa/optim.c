@@ -89,7 +89,7 @@ INLINE void update_typed(const struct update *c, int64_t begin, int64_t end, enu
     for (int64_t i = begin; i < end; i += VEC) {
         int64_t n = end - i;
         vec g = vec_get(x.grad, i, n, grad) * u.factor, w = vec_load_n((const float *)x.w + i, n);
-        g = vec_min(vec_max(g, vec_all(-u.limit)), vec_all(u.limit));
+        g = vec_min(vec_all(u.limit), vec_max(vec_all(-u.limit), g)); /* nan stays */
         vec state[DT_STATES_MAX] = {{0}};
         for (int k = 0; k < states; k++) {
             state[k] = vec_get(x.state[k], i, n, type);

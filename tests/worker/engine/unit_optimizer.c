@@ -495,6 +495,7 @@ static void test_skip(void **state)
                 g[0] = (float)step + 0.5F;
                 optimizer_step(&f.optimizer, 0.1, &one, &go);
                 if (skips) {
+                    assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
                     g[0] = NAN;
                     optimizer_step(&f.optimizer, 0.1, &one, &skip);
                     f.optimizer.steps--;
