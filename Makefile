@@ -10,9 +10,11 @@ comma := ,
 B := build$(if $(SAN),-$(subst $(comma),-,$(SAN)))
 VERSION := 0.1.0
 
-PKGS := libuv libcjson zlib libzstd libxxhash libsodium libpcre2-8 libutf8proc libpng libjpeg
-PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
-PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+PKGS := libuv libcjson zlib libzstd libxxhash libsodium libpcre2-8 libutf8proc libpng libjpeg yaml-0.1
+# Optional: requests to files of offloaded state (worker/engine/homes/transfer.c); without it threads make them. make URING= builds without.
+URING ?= $(shell pkg-config --exists liburing 2>/dev/null && echo liburing)
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) $(URING) 2>/dev/null)
+PKG_LIBS := $(shell pkg-config --libs $(PKGS) $(URING) 2>/dev/null)
 WARN := -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-error=maybe-uninitialized -Wno-format-truncation
 # No contraction: an update must not depend on where in a vector an element lies. Kernels ask for fma where they want it.
 FLAGS := -std=gnu11 -O3 -g -fno-math-errno -ffp-contract=off -fno-omit-frame-pointer -pthread -D_GNU_SOURCE -DDT_VERSION='"$(VERSION)"' -I. \
@@ -68,6 +70,7 @@ $(B)/obj/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MMD -MP -c $< -o $@
 $(B)/obj/cmd/doctor/look_gpu.o: PKG_CFLAGS += $(if $(NVCC),-DDT_CUDA_TOOLKIT=$(shell sed -n 's/^.define CUDART_VERSION *//p' $(CUDA)/include/cuda_runtime_api.h))
+$(B)/obj/worker/engine/homes/transfer.o: PKG_CFLAGS += $(if $(URING),-DDT_URING)
 $(B)/obj/kernels/device.o: PKG_CFLAGS += $(if $(NVCC),-DDT_CUDA)
 $(B)/obj/kernels/cuda/%.o: PKG_CFLAGS += -isystem $(CUDA)/include
 # sm_80 also serves 8.6 and 8.9; what is none of these compiles the PTX when it is first used. What ptxas says of registers and spills is kept.

@@ -7,6 +7,7 @@
 #include "base/config_value.h"
 #include "base/file.h"
 #include "base/scan.h"
+#include "base/yaml.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,6 +23,7 @@ struct source {
     size_t next;                /* of the places */
     size_t unnamed;             /* bytes at the beginning of a path that its name leaves out */
     const char *where;          /* of all entries of a --set */
+    bool loose;                 /* YAML */
 };
 
 static struct entry *find(const struct dt_config *c, const char *path)
@@ -80,6 +82,8 @@ static void flatten(struct dt_config *c, const cJSON *object, const char *path, 
                           .section = cJSON_IsObject(v),
                           .where = from->where,
                           .value_where = from->where,
+                          .file_path = from->file,
+                          .loose = from->loose,
                           .file = UINT32_MAX,
                           .line = UINT32_MAX};
         e.name = e.path + from->unnamed;
@@ -121,32 +125,42 @@ static void destroy(struct dt_config *c)
     free(c);
 }
 
+/* The tree of a text, whose places go to `scan`; null with an error. */
+static cJSON *parse(const char *file, const char *text, size_t size, struct dt_scan *scan, struct dt_error *err)
+{
+    if (dt_yaml_is_name(file)) {
+        return dt_yaml_parse(text, size, file, VALUES_MAX, scan, err);
+    }
+    if (dt_scan(text, size, file, scan, err) != 0) {
+        return NULL;
+    }
+    if (scan->count > VALUES_MAX) { /* before memory is spent on them */
+        (void)dt_fail(err, DT_INVALID, "%s: %zu values; a configuration has at most %d", file, scan->count, VALUES_MAX);
+        return NULL;
+    }
+    return cJSON_ParseWithLength(text, size);
+}
+
 /* Adds the members of a text under `section` ("": at the top). */
 static int add_text(struct dt_config *c, const char *file, const char *text, size_t size, const char *section,
                     struct dt_error *err)
 {
     struct dt_scan scan = {0};
-    cJSON *tree = NULL;
-    int result = dt_scan(text, size, file, &scan, err);
-    if (result == 0 && scan.count > VALUES_MAX) { /* before memory is spent on them */
-        result =
-            dt_fail(err, DT_INVALID, "%s: %zu values; a configuration has at most %d", file, scan.count, VALUES_MAX);
-    }
-    if (result == 0) {
-        tree = cJSON_ParseWithLength(text, size);
-        if (!cJSON_IsObject(tree)) {
-            result = dt_fail(err, DT_INVALID, "%s:%u:%u: expected an object, { \"key\": value, ... }", file,
-                             scan.places[0].line, scan.places[0].column);
-            cJSON_Delete(tree);
-        } else {
-            keep_tree(c, tree);
-            flatten(c, tree, section,
-                    &(struct source){.file = dt_arena_strdup(c->arena, file),
-                                     .scan = &scan,
-                                     .next = 1,
-                                     .unnamed = *section != 0 ? strlen(section) + 1 : 0});
-            c->file_count++;
-        }
+    cJSON *tree = parse(file, text, size, &scan, err);
+    int result = tree != NULL ? 0 : -1;
+    if (tree != NULL && !cJSON_IsObject(tree)) {
+        result = dt_fail(err, DT_INVALID, "%s:%u:%u: expected an object, %s", file, scan.places[0].line,
+                         scan.places[0].column, dt_yaml_is_name(file) ? "key: value" : "{ \"key\": value, ... }");
+        cJSON_Delete(tree);
+    } else if (tree != NULL) {
+        keep_tree(c, tree);
+        flatten(c, tree, section,
+                &(struct source){.file = dt_arena_strdup(c->arena, file),
+                                 .scan = &scan,
+                                 .next = 1,
+                                 .loose = dt_yaml_is_name(file),
+                                 .unnamed = *section != 0 ? strlen(section) + 1 : 0});
+        c->file_count++;
     }
     dt_scan_clear(&scan);
     return result;
@@ -166,13 +180,51 @@ int dt_config_open_text(struct dt_config **out, const char *path, const char *te
     return 0;
 }
 
-int dt_config_open(struct dt_config **out, const char *path, struct dt_arena *arena, struct dt_error *err)
+static int read_file(const char *path, bool relaxed, struct dt_text *text, struct dt_error *err)
+{
+    if (!relaxed || dt_yaml_is_name(path)) {
+        return dt_file_read(path, FILE_BYTES, text, err);
+    }
+    struct dt_text raw;
+    dt_text_init(&raw);
+    int result = dt_file_read(path, FILE_BYTES, &raw, err);
+    if (result == 0) {
+        dt_scan_relax(dt_text_str(&raw), raw.size, text);
+    }
+    dt_text_clear(&raw);
+    return result;
+}
+
+static int open_file(struct dt_config **out, const char *path, bool relaxed, struct dt_arena *arena,
+                     struct dt_error *err)
 {
     struct dt_text text;
     dt_text_init(&text);
-    int result = dt_file_read(path, FILE_BYTES, &text, err);
+    int result = read_file(path, relaxed, &text, err);
     if (result == 0) {
         result = dt_config_open_text(out, path, dt_text_str(&text), text.size, arena, err);
+    }
+    dt_text_clear(&text);
+    return result;
+}
+
+int dt_config_open(struct dt_config **out, const char *path, struct dt_arena *arena, struct dt_error *err)
+{
+    return open_file(out, path, false, arena, err);
+}
+
+int dt_config_open_relaxed(struct dt_config **out, const char *path, struct dt_arena *arena, struct dt_error *err)
+{
+    return open_file(out, path, true, arena, err);
+}
+
+static int include(struct dt_config *c, const char *section, const char *file, struct dt_error *err)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    int result = read_file(file, true, &text, err);
+    if (result == 0) {
+        result = add_text(c, file, dt_text_str(&text), text.size, section, err);
     }
     dt_text_clear(&text);
     return result;
@@ -184,16 +236,13 @@ int dt_config_include(struct dt_config *c, const char *section, struct dt_error 
     if (e == NULL || e->section || !cJSON_IsString(e->value)) {
         return 0;
     }
-    struct dt_text text;
-    dt_text_init(&text);
-    const char *file = e->value->valuestring;
-    int result = dt_file_read(file, FILE_BYTES, &text, err);
-    if (result == 0) {
-        e->section = true; /* whose members come from the file */
-        result = add_text(c, file, dt_text_str(&text), text.size, section, err);
+    const char *file = e->value->valuestring, *slash = e->file_path != NULL ? strrchr(e->file_path, '/') : NULL;
+    if (slash != NULL && *file != '/' && !dt_file_exists(file)) {
+        const char *beside = dt_arena_printf(c->arena, "%.*s/%s", (int)(slash - e->file_path), e->file_path, file);
+        file = dt_file_exists(beside) ? beside : file;
     }
-    dt_text_clear(&text);
-    return result;
+    e->section = true; /* whose members come from the file */
+    return include(c, section, file, err);
 }
 
 static void remove_entries(struct dt_config *c, const char *path)
@@ -217,6 +266,16 @@ static void add_set(struct dt_config *c, const char *path, const cJSON *value, c
                                 .file = UINT32_MAX,
                                 .line = UINT32_MAX,
                                 .section = section});
+}
+
+int dt_config_include_file(struct dt_config *c, const char *section, const char *path, struct dt_error *err)
+{
+    if (find(c, section) == NULL) {
+        cJSON *value = cJSON_CreateString(path);
+        keep_tree(c, value);
+        add_set(c, dt_arena_strdup(c->arena, section), value, dt_arena_strdup(c->arena, path), true);
+    }
+    return include(c, section, path, err);
 }
 
 int dt_config_set(struct dt_config *c, const char *assignment, const char *option, struct dt_error *err)
@@ -312,6 +371,24 @@ const char *dt_config_where(const struct dt_config *c, const char *path)
     return e != NULL && !cJSON_IsNull(e->value) ? e->where : NULL;
 }
 
+bool dt_config_taken(const struct dt_config *c, const char *path)
+{
+    const struct entry *e = find(c, path);
+    return e != NULL && !e->section && !e->bad;
+}
+
+const char *dt_config_unread(const struct dt_config *c, const char *section, size_t *at, const cJSON **value)
+{
+    while (*at < c->entry_count) {
+        const struct entry *e = &c->entries[(*at)++];
+        if (!e->read && config_within(e->path, section) && strcmp(e->path, section) != 0) {
+            *value = e->value;
+            return e->path;
+        }
+    }
+    return NULL;
+}
+
 void dt_config_derived(struct dt_config *c, const char *path, const char *source)
 {
     c->derived = dt_realloc(c->derived, (c->derived_count + 1) * sizeof *c->derived);
@@ -341,6 +418,31 @@ static bool explain(const struct dt_rule *rule, const cJSON *value, struct dt_te
     return known;
 }
 
+bool dt_config_number(const cJSON *value, double *out)
+{
+    char *end = NULL;
+    if (cJSON_IsNumber(value)) {
+        *out = value->valuedouble;
+        return true;
+    }
+    if (!cJSON_IsString(value) || value->valuestring[strspn(value->valuestring, "+-.0123456789eE")] != 0) {
+        return false;
+    }
+    *out = strtod(value->valuestring, &end);
+    return end != value->valuestring && *end == 0 && *out - *out == 0;
+}
+
+static bool fits(struct dt_config *c, const struct dt_rule *rule, const struct entry *e, void *out)
+{
+    double number = 0;
+    if (e->loose && cJSON_IsString(e->value) && (rule->type == DT_RULE_INTEGER || rule->type == DT_RULE_NUMBER) &&
+        dt_config_number(e->value, &number)) {
+        cJSON value = {.type = cJSON_Number, .valuedouble = number};
+        return dt_value_parse(rule, &value, c->arena, out);
+    }
+    return dt_value_parse(rule, e->value, c->arena, out);
+}
+
 /* One field: from its entry when it is given and good, otherwise from its fallback. True when
  * there was no problem. */
 static bool read_field(struct dt_config *c, const char *section, const struct dt_field *field, void *out)
@@ -357,7 +459,8 @@ static bool read_field(struct dt_config *c, const char *section, const struct dt
                          field->rule->type != DT_RULE_SOURCES;
         if (auto_word) {
             e = NULL;
-        } else if (!dt_value_parse(field->rule, e->value, c->arena, (char *)out + field->offset)) {
+        } else if (!fits(c, field->rule, e, (char *)out + field->offset)) {
+            e->bad = true;
             struct dt_text t;
             dt_text_init(&t);
             dt_text_printf(&t, "%s: %s: is ", e->value_where, e->name);

@@ -88,6 +88,7 @@ struct dt_rule {
     const char *list;
     /* Appends why a choice that is not among `choices` cannot be, and returns true; may be null. */
     bool (*explain)(const char *word, struct dt_text *out);
+    bool open; /* the file itself may register more choices, which are replaced before it is read */
     /* JSON null is allowed: strings become null; numbers, pairs and enums become `null_value`. Of
      * enums this is one of the choices, or their number. */
     bool null;
@@ -109,10 +110,12 @@ struct dt_config_hint { /* a key that is known but not read */
 
 struct dt_config;
 
-/* Reads the file. Strings of all values live in `arena`, which must outlive the config. The first
+/* Reads the file, JSON or, by the end of its name, YAML. Strings of all values live in `arena`, which must outlive the config. The first
  * syntax error of the JSON text is an error. */
 int dt_config_open(struct dt_config **out, const char *path, struct dt_arena *arena, struct dt_error *err);
-/* The same from memory; messages show `path`. */
+/* The same; JSON may have comments and commas before closing brackets. */
+int dt_config_open_relaxed(struct dt_config **out, const char *path, struct dt_arena *arena, struct dt_error *err);
+/* The same from memory; messages show `path`, by whose end it is JSON or YAML. */
 int dt_config_open_text(struct dt_config **out, const char *path, const char *text, size_t size, struct dt_arena *arena,
                         struct dt_error *err);
 /* Sets "training.seed=7": the value is JSON, or a bare string if it is not valid JSON. It replaces
@@ -130,8 +133,15 @@ int dt_config_read(struct dt_config *c, const char *section, const struct dt_fie
 /* ---- keys of other systems, translated before the tables are read ---- */
 struct cJSON;
 /* Where the value of `section` is a string, the members of that file become the members of the
- * section; messages say the file's own places and keys. 0, also without such a value, or -1. */
+ * section; messages say the file's own places and keys. A path is looked for in the working folder,
+ * then beside the file that says it. JSON is relaxed. 0, also without such a value, or -1; the section
+ * is then without members. */
 int dt_config_include(struct dt_config *c, const char *section, struct dt_error *err);
+/* The same with a file that nothing named. */
+int dt_config_include_file(struct dt_config *c, const char *section, const char *path, struct dt_error *err);
+/* The next key below `section`, at any depth, that was not read, and its value; null behind the last
+ * one. *at: 0 at first. */
+const char *dt_config_unread(const struct dt_config *c, const char *section, size_t *at, const struct cJSON **value);
 /* The value of a key as it was given; null when nothing, or only null, gave it. Lives as long as c. */
 const struct cJSON *dt_config_value(const struct dt_config *c, const char *path);
 /* The name of the key in messages: its path, or the key that it was moved from. The second function
@@ -146,6 +156,10 @@ void dt_config_pass(struct dt_config *c, const char *path);
 /* Gives a value (null: the one of `from`; else c owns it) to the key `to`, in place of what `to`
  * had. `from` was given; messages about `to` say its place and name. */
 void dt_config_move(struct dt_config *c, const char *from, const char *to, struct cJSON *value);
+/* The number that a value is or, as YAML and command lines write it, spells; false for others. */
+bool dt_config_number(const struct cJSON *value, double *out);
+/* True when the key was given and, once it was read, fitted its rule. */
+bool dt_config_taken(const struct dt_config *c, const char *path);
 /* True for a value that switches off what its key is for: false, null, { "enabled": false }. */
 bool dt_config_off(const struct cJSON *value);
 

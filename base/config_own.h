@@ -17,7 +17,10 @@ struct entry {
     const char *where;  /* "job.json:4:9" (of the key), or "--set training.seed=7" */
     const char *value_where;
     uint32_t file, line, column; /* for sorting; --set comes last */
+    const char *file_path;       /* that it stands in; null for --set */
     bool section, read;
+    bool loose; /* from YAML, where 2e-5 is a string: it is a number where one is wanted */
+    bool bad;   /* it did not fit its rule */
 };
 
 struct problem {

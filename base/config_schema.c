@@ -90,7 +90,7 @@ static void schema_type(const struct dt_field *f, struct dt_text *out)
         break;
     case DT_RULE_CHOICE:
     case DT_RULE_ENUM:
-        dt_text_puts(out, "\"enum\": [");
+        dt_text_puts(out, rule->open ? "\"type\": \"string\", \"examples\": [" : "\"enum\": [");
         for (const char *p = rule->choices; *p != 0;) {
             size_t n = strcspn(p, "|");
             dt_text_puts(out, p == rule->choices ? "" : ", ");

@@ -353,6 +353,14 @@ static int scan_word(struct scanner *s)
     if (length == 0) {
         return unexpected(s, "a value");
     }
+    size_t name = 0; /* CONFIG_BATCH_SIZE: a script was to put a value there */
+    while (s->at + name < s->size &&
+           ((p[name] >= 'A' && p[name] <= 'Z') || (p[name] >= '0' && p[name] <= '9') || p[name] == '_')) {
+        name++;
+    }
+    if (name > 2 && memchr(p, '_', name) != NULL) {
+        return fail(s, "not JSON: looks like a template, fill in %.*s", (int)(name < 60 ? name : 60), p);
+    }
     return fail(s, "\"%.*s\" is not a JSON value; words are true, false and null, strings have quotes", (int)length, p);
 }
 

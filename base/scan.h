@@ -46,6 +46,11 @@ enum dt_scan_found {
 int dt_scan_record(const char *text, size_t size, const char *where, const char *key, struct dt_text *out,
                    enum dt_scan_found *found, struct dt_error *err);
 
+/* Relaxed JSON, which programs write by hand: appends the text with a space for each character of a
+ * comment, of one line or of several, and for each comma before a closing bracket, so that places stay the
+ * same. What remains is for dt_scan to judge. */
+void dt_scan_relax(const char *text, size_t size, struct dt_text *out);
+
 struct cJSON;
 /* dt_scan, then cJSON. Returns the tree (free it with cJSON_Delete), or null. `out` may be null. */
 struct cJSON *dt_scan_parse(const char *text, size_t size, const char *where, struct dt_scan *out,

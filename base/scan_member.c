@@ -74,3 +74,50 @@ size_t dt_scan_most_values(const char *text, size_t size)
     }
     return count;
 }
+
+/* The position after white space and comments. */
+static size_t skip_comments(const char *text, size_t size, size_t at)
+{
+    for (;;) {
+        at = skip_space(text, size, at);
+        if (at + 1 >= size || text[at] != '/' || (text[at + 1] != '/' && text[at + 1] != '*')) {
+            return at;
+        }
+        const char *end =
+            text[at + 1] == '/' ? memchr(text + at, '\n', size - at) : memmem(text + at + 2, size - at - 2, "*/", 2);
+        if (end == NULL) {
+            return text[at + 1] == '/' ? size : at;
+        }
+        at = (size_t)(end - text) + (text[at + 1] == '/' ? 0 : 2);
+    }
+}
+
+void dt_scan_relax(const char *text, size_t size, struct dt_text *out)
+{
+    for (size_t at = 0; at < size;) {
+        size_t end = at + 1;
+        bool blank = false;
+        if (text[at] == '"') {
+            end = skip_string(text, size, at);
+        } else if (text[at] == '/' && (end = skip_comments(text, size, at)) > at) {
+            blank = true;
+        } else if (text[at] == ',') {
+            size_t next = skip_comments(text, size, at + 1);
+            blank = next < size && (text[next] == '}' || text[next] == ']');
+            end = at + 1;
+        } else {
+            end = at + 1;
+        }
+        if (!blank) {
+            dt_text_add(out, text + at, end - at);
+        }
+        for (; blank && at < end; at++) {
+            if (text[at] == '\n') {
+                dt_text_puts(out, "\n");
+            } else if (((unsigned char)text[at] & 0xc0) != 0x80) { /* one for a character of several bytes */
+                dt_text_puts(out, " ");
+            }
+        }
+        at = end;
+    }
+}

@@ -9,6 +9,8 @@
 #include "cmd/train/generate.h"
 #include "cmd/train/texts.h"
 #include "worker/checkpoints/hf.h"
+#include "worker/job/convert.h"
+#include "worker/job/dialects/dialect.h"
 #include "worker/job/folder.h"
 #include "worker/engine/gpu_blame.h"
 #include "worker/run/trainer.h"
@@ -41,7 +43,8 @@ static const char usage[] = "usage: train [options] job.json\n"
                             "  --print-config     print every value of the job and where it comes from\n"
                             "  --set KEY=VALUE    change a value of the job, e.g. training.seed=7; again for\n"
                             "                     more\n"
-                            "  --config FILE      the job file, for those who are used to it\n"
+                            "  --config FILE      the job file, for those who are used to it; beside one, a\n"
+                            "                     file of DeepSpeed, Hugging Face, accelerate or Lightning\n"
                             "  --mode NAME        short for --set training.strategy=NAME\n"
                             "  --output_dir DIR   short for --set output_dir=DIR\n"
                             "  --seed N           short for --set training.seed=N\n"
@@ -66,7 +69,13 @@ static const char usage[] = "usage: train [options] job.json\n"
                             "  --temperature X    short for --set generation.temperature=X\n"
                             "  --batch_size N     prompts that are continued at a time [8]\n"
                             "  --list-models      print all models and presets\n"
-                            "  --list-strategies  print all strategies and their other names\n"
+                            "  --list-strategies  print all strategies and their other names; with a job\n"
+                            "                     file, also those that it registers\n"
+                            "  --explain KEY      print what a key does here: the job's, DeepSpeed's, FSDP's,\n"
+                            "                     Hugging Face's, accelerate's, Lightning's\n"
+                            "  --convert FILE     print a file of these, or of gpt-neox, as a job; what did\n"
+                            "                     not map goes to standard error\n"
+                            "  -o FILE            with --convert: write the job there\n"
                             "  --schema           print the JSON Schema of job files\n"
                             "  --help, --version\n"
                             "\n"
@@ -100,6 +109,8 @@ enum {
     OPT_TEMPERATURE,
     OPT_BATCH_SIZE,
     OPT_LIST,
+    OPT_EXPLAIN,
+    OPT_CONVERT,
     OPT_MODELS,
     OPT_SCHEMA,
     OPT_HELP,
@@ -143,6 +154,8 @@ static const struct option long_options[] = {
     {"list_models", no_argument, NULL, OPT_MODELS},
     {"list-strategies", no_argument, NULL, OPT_LIST},
     {"list_strategies", no_argument, NULL, OPT_LIST},
+    {"explain", required_argument, NULL, OPT_EXPLAIN},
+    {"convert", required_argument, NULL, OPT_CONVERT},
     {"schema", no_argument, NULL, OPT_SCHEMA},
     {"help", no_argument, NULL, OPT_HELP},
     {"version", no_argument, NULL, OPT_VERSION},
@@ -151,9 +164,10 @@ static const struct option long_options[] = {
 
 struct options {
     struct job_arguments job;
-    const char **set, **set_option;
+    const char **set, **set_option, **config;
     int nproc;
-    bool plan, json, print_config;
+    bool plan, json, print_config, list_strategies;
+    const char *explain, *convert, *output;
     const char *evaluate;
     struct train_generate generate;
     struct train_estimate estimate;
@@ -252,6 +266,7 @@ static void free_options(struct options *o)
     }
     free(o->set);
     free(o->set_option);
+    free(o->config);
     free(o->generate.prompts);
 }
 
@@ -276,6 +291,56 @@ static int add_job(struct options *o, const char *path)
     }
     o->job.path = path;
     return 0;
+}
+
+static void add_config(struct options *o, const char *path)
+{
+    o->config = dt_realloc(o->config, (size_t)(o->job.config_count + 1) * sizeof *o->config);
+    o->config[o->job.config_count++] = path;
+    o->job.config = o->config;
+}
+
+/* What is asked about jobs in general, or about the words of a file. The exit code; -1: nothing of it. */
+static int answer(const struct options *o)
+{
+    struct dt_text text, notes;
+    struct dt_error err = {.status = DT_OK};
+    int code = -1;
+    dt_text_init(&text);
+    dt_text_init(&notes);
+    if (o->list_strategies) {
+        strategy_list(&text);
+        code = DT_EXIT_DONE;
+        if (o->job.path != NULL && job_list_strategies(o->job.path, &text, &err) != 0) {
+            code = DT_EXIT_USAGE;
+            dt_text_printf(&notes, "%s\n", err.text);
+        }
+    } else if (o->explain != NULL) {
+        bool known = dialects_explain(o->explain, &text);
+        code = known ? DT_EXIT_DONE : DT_EXIT_USAGE;
+        if (!known) {
+            dt_text_printf(&notes, "--explain: %s\n", dt_text_str(&text));
+            dt_text_reset(&text);
+        }
+    } else if (o->convert != NULL) {
+        code = job_convert(&o->job, &text, &notes, &err) == 0 ? DT_EXIT_DONE : DT_EXIT_USAGE;
+        if (code == DT_EXIT_DONE && o->output != NULL) {
+            if (dt_file_write(o->output, text.data, text.size, &err) != 0) {
+                dt_text_printf(&notes, "%s\n", err.text);
+                code = DT_EXIT_USAGE;
+            }
+            dt_text_reset(&text);
+        }
+    }
+    fputs(dt_text_str(&text), stdout);
+    for (const char *p = dt_text_str(&notes); *p != 0; p += *p == '\n') {
+        size_t size = strcspn(p, "\n");
+        fprintf(stderr, "train: %.*s\n", (int)size, p);
+        p += size;
+    }
+    dt_text_clear(&text);
+    dt_text_clear(&notes);
+    return code;
 }
 
 /* getopt's own lines know neither the nearest name nor our grammar. */
@@ -323,13 +388,27 @@ static int read_options(struct options *o, int argc, char **argv)
     opterr = 0;
     for (;;) {
         long long number = 0;
-        int option = getopt_long(argc, argv, ":h", long_options, NULL);
+        int option = getopt_long(argc, argv, ":ho:", long_options, NULL);
         switch (option) {
         case -1:
             for (; optind < argc; optind++) {
                 if (add_job(o, argv[optind]) != 0) {
                     return DT_EXIT_USAGE;
                 }
+            }
+            if (o->convert != NULL && add_job(o, o->convert) != 0) {
+                return DT_EXIT_USAGE;
+            }
+            if (o->job.path == NULL && o->job.config_count > 0) { /* the first one is the job */
+                o->job.path = *o->job.config++;
+                o->job.config_count--;
+            }
+            if (o->output != NULL && o->convert == NULL) {
+                fprintf(stderr, "train: -o: only with --convert\n");
+                return DT_EXIT_USAGE;
+            }
+            if (o->list_strategies || o->explain != NULL || o->convert != NULL) {
+                return answer(o);
             }
             o->generate.json = o->json;
             if (!train_check_generate(&o->generate, o->plan           ? "--plan"
@@ -376,9 +455,16 @@ static int read_options(struct options *o, int argc, char **argv)
             o->job.fresh = true;
             break;
         case OPT_CONFIG:
-            if (add_job(o, optarg) != 0) {
-                return DT_EXIT_USAGE;
-            }
+            add_config(o, optarg);
+            break;
+        case OPT_EXPLAIN:
+            o->explain = optarg;
+            break;
+        case OPT_CONVERT:
+            o->convert = optarg;
+            break;
+        case 'o':
+            o->output = optarg;
             break;
         case OPT_SET:
             add_set(o, NULL, "", optarg);
@@ -452,10 +538,8 @@ static int read_options(struct options *o, int argc, char **argv)
             o->estimate.strategies = optarg;
             break;
         case OPT_LIST:
-            strategy_list(&text);
-            fputs(dt_text_str(&text), stdout);
-            dt_text_clear(&text);
-            return DT_EXIT_DONE;
+            o->list_strategies = true;
+            break;
         case OPT_MODELS:
             preset_list(&text);
             fputs(dt_text_str(&text), stdout);
@@ -512,6 +596,9 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
                                                : INFINITY,
                              err);
     rc = rc == 0 && o->evaluate == NULL ? trainer_plan_samples(&t, err) : rc;
+    if (rc == 0) {
+        trainer_plan_saves(&t);
+    }
     if (rc == 0) {
         if (print) {
             trainer_print_plan(&t, device, local, o->json, &text);
@@ -596,7 +683,7 @@ static int run(const struct job *job, const char *checkpoint)
     dt_crash_open(who);
     atomic_store(&signal_world, &w);
     if (w.rank == 0 && job->inert_keys != NULL) {
-        dt_text_say(stderr, "train: no effect: %s (docs/training.md says why)", job->inert_keys);
+        dt_text_say(stderr, "train: no effect: %s (train --explain KEY says why)", job->inert_keys);
     }
     if (w.rank == 0 && options.tf32 && w.device->ops->plans == NULL) {
         dt_text_say(stderr,

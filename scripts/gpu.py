@@ -48,7 +48,7 @@ UNIT = ["unit_cuda_kernels", "unit_cuda_device", "unit_cuda_train", "unit_cuda_g
 ALONE = ["unit_cuda_device"]  # takes all the memory that there is
 UNCHECKED = ["unit_cuda_device", "unit_cuda_nccl_alone"]  # asks for more memory than there is, which a tool counts; what NCCL's kernels do is not ours to check
 STORIES = ["story_softgpu", "story_gpus"]  # the second: ranks with a GPU each, where there are several
-HEADERS = {"uv.h": "libuv1-dev", "cjson/cJSON.h": "libcjson-dev", "xxhash.h": "libxxhash-dev", "sodium.h": "libsodium-dev", "zlib.h": "zlib1g-dev",
+HEADERS = {"uv.h": "libuv1-dev", "cjson/cJSON.h": "libcjson-dev", "xxhash.h": "libxxhash-dev", "sodium.h": "libsodium-dev", "zlib.h": "zlib1g-dev", "yaml.h": "libyaml-dev",
            "oneapi/dnnl/dnnl.h": "libdnnl-dev", "cmocka.h": "libcmocka-dev"}
 SYSTEM_LIBRARIES = re.compile(r"(ld-linux.*|lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s))\.so(\..*)?$")  # every machine has its own
 NO_GPU = re.compile(r"no NVIDIA driver is here|no GPU is visible")

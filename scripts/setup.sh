@@ -2,7 +2,7 @@
 # Installs the Debian packages that dtrun needs to build and to test.  scripts/setup.sh [--peers|--models|--examples|--lint|--slurm|--etcd]
 # Says what it installs, asks nothing, does nothing when all is there; exits 2 with the line to run where it may not.
 set -u
-packages="gcc make pkg-config libc6-dev libuv1-dev libsodium-dev libcjson-dev zlib1g-dev libzstd-dev libpcre2-dev libutf8proc-dev libpng-dev libjpeg62-turbo-dev libdnnl-dev libxxhash-dev libcmocka-dev libcurl4-openssl-dev python3 python3-pytest python3-numpy strace iproute2 nftables iptables faketime"
+packages="gcc make pkg-config libc6-dev libuv1-dev libsodium-dev libcjson-dev zlib1g-dev libzstd-dev libpcre2-dev libutf8proc-dev libpng-dev libjpeg62-turbo-dev libyaml-dev libdnnl-dev libxxhash-dev liburing-dev libcmocka-dev libcurl4-openssl-dev python3 python3-pytest python3-numpy strace iproute2 nftables iptables faketime"
 what="build and test dtrun"
 wanted="" # what options name, instead
 peers=0

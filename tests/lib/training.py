@@ -18,27 +18,34 @@ with open(os.path.join(support.ROOT, "base/page.c")) as page_source:
     PAGE_VERSION = int(re.search(r"VERSION = (\d+)", page_source.read()).group(1))
 PHASE_AT, STEP_AT, ORDER_AT = 48, 40, 16  # base/page.h
 
-# fsync is slow while the file exists, so that a test can act during a save.
+# fsync is slow while the file exists, so that a test can act during a save; with SLOW_DISK_ONLY only of files whose paths have that in them.
 SLOW_DISK = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
-static void wait_for(const char *name)
+static void wait_for(const char *name, int fd)
 {
-    const char *path = getenv(name);
+    const char *path = getenv(name), *only = getenv("SLOW_DISK_ONLY");
+    char link[64], file[4096] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    if (only && (readlink(link, file, sizeof file - 1) < 0 || !strstr(file, only))) {
+        return;
+    }
     for (int i = 0; path && i < 1200 && access(path, F_OK) == 0; i++) {
         usleep(100000);
     }
 }
 int fsync(int fd)
 {
-    wait_for("SLOW_DISK");
+    wait_for("SLOW_DISK", fd);
     return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(fd);
 }
 int fdatasync(int fd)
 {
-    wait_for("SLOW_DISK");
+    wait_for("SLOW_DISK", fd);
     return ((int (*)(int))dlsym(RTLD_NEXT, "fdatasync"))(fd);
 }
 """

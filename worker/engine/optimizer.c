@@ -175,11 +175,28 @@ static int add_unit(struct optimizer *o, int unit)
     return states;
 }
 
+/* Units whose state stays on the device, so that the others' is as near to the job's share as whole units
+ * allow. */
+static void keep_units(struct optimizer *o, const struct job_offload *job)
+{
+    const struct chain *c = o->strategy->chain;
+    double all = 0, far = 0;
+    o->kept = dt_arena_alloc(&o->arena, (size_t)c->unit_count * sizeof *o->kept);
+    for (int u = 0; u < c->unit_count; u++) {
+        all += strategy_trains(o->strategy, u) ? (double)c->units[u].numel : 0;
+    }
+    for (int u = 0; u < c->unit_count && job->optimizer != OFFLOAD_NONE; u++) {
+        double own = strategy_trains(o->strategy, u) ? (double)c->units[u].numel : 0;
+        o->kept[u] = far + own / 2 > job->ratio * all;
+        far += o->kept[u] ? 0 : own;
+    }
+}
+
 void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *job, struct plan *p)
 {
     const struct chain *c = s->chain;
     const struct precision *types = &s->precision;
-    int64_t total[DT_STATES_MAX + 1] = {0};
+    int64_t total[DT_STATES_MAX + 1][2] = {0}; /* by o->kept */
     memset(o, 0, sizeof *o);
     dt_arena_init(&o->arena);
     o->strategy = s;
@@ -187,6 +204,7 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
     o->job = job;
     o->clip_value = job->training.clip_value;
     make_groups(o, job);
+    keep_units(o, &job->offload);
     o->ranges = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->ranges);
     o->slices = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->slices);
     o->brought = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->brought);
@@ -199,13 +217,15 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
         int states = strategy_trains(s, u) ? add_unit(o, u) : 0;
         for (int k = 0; k <= MASTERS; k++) {
             bool has = k == MASTERS ? precision_mixed(types) && strategy_trains(s, u) : k < states;
-            o->parts[k].first[u] = total[k];
-            total[k] += has ? count : 0;
+            o->parts[k].first[u] = total[k][o->kept[u]];
+            total[k][o->kept[u]] += has ? count : 0;
         }
     }
     for (int k = 0; k <= MASTERS; k++) {
-        strategy_plan_home(s, &o->parts[k].home, k == MASTERS ? s->row->rests.masters : s->row->rests.states, p,
-                           PLAN_OPTIMIZER, PLAN_LOCAL, total[k], k == MASTERS ? types->masters : types->states);
+        enum dt_dtype type = k == MASTERS ? types->masters : types->states;
+        strategy_plan_home(s, &o->parts[k].home, k == MASTERS ? s->rests.masters : s->rests.states, p, PLAN_OPTIMIZER,
+                           PLAN_LOCAL, total[k][0], type);
+        strategy_plan_home(s, &o->parts[k].near, &home_device, p, PLAN_OPTIMIZER, PLAN_LOCAL, total[k][1], type);
     }
     optimizer_ratios_plan(o, p);
 }
@@ -213,9 +233,11 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
 int optimizer_open(struct optimizer *o, const struct plan *p, struct dt_error *err)
 {
     for (int k = 0; k <= MASTERS; k++) {
-        struct home *h = &o->parts[k].home;
-        if (h->ops->open(h, o->strategy->world, p, err) != 0) {
-            return -1;
+        struct home *const both[] = {&o->parts[k].home, &o->parts[k].near};
+        for (int i = 0; i < 2; i++) {
+            if (both[i]->ops->open(both[i], o->strategy->world, p, err) != 0) {
+                return -1;
+            }
         }
     }
     optimizer_ratios_open(o, p);
@@ -230,7 +252,7 @@ static struct home_part later(struct home_part x, int64_t elements, enum dt_dtyp
 static struct home_part part_of(struct optimizer *o, int k, int unit, int64_t element, enum dt_dtype type)
 {
     struct optimizer_part *x = &o->parts[k];
-    return later((struct home_part){.home = &x->home}, x->first[unit] + element, type);
+    return later((struct home_part){.home = o->kept[unit] ? &x->near : &x->home}, x->first[unit] + element, type);
 }
 
 struct home_part optimizer_weights(struct optimizer *o, int unit, int64_t element)
@@ -322,7 +344,8 @@ static int bring_portion(struct optimizer *o, int call, struct place *p)
 {
     int count = 0;
     int64_t room = o->strategy->portion;
-    while (p->range < o->range_count && room > 0) {
+    int most = room < INT64_MAX ? HOME_PIECES_MOST : o->range_count;
+    while (p->range < o->range_count && room > 0 && count < most) {
         struct optimizer_range part = o->ranges[p->range];
         int64_t left = part.count - p->done;
         if (o->groups[part.group].call != call || left == 0) {
@@ -418,6 +441,7 @@ void optimizer_clear(struct optimizer *o)
 {
     for (int k = 0; k <= MASTERS; k++) {
         home_close(&o->parts[k].home);
+        home_close(&o->parts[k].near);
     }
     dt_arena_clear(&o->arena);
     memset(o, 0, sizeof *o);

@@ -39,9 +39,10 @@ struct optimizer {
     int range_count;
     struct dt_update_slice *slices;  /* of one call */
     struct optimizer_range *brought; /* of which ranges they are */
+    bool *kept;                      /* per unit: what is kept of it stays on the device (offload.ratio) */
     struct optimizer_part {          /* state k of each unit that has it; last: masters */
-        int64_t *first;              /* elements before each unit */
-        struct home home;
+        int64_t *first;              /* elements before each unit, of those that rest where it does */
+        struct home home, near;      /* near: the device, of units that are kept there */
     } parts[DT_STATES_MAX + 1];
     struct optimizer_ratios { /* of REACH_TENSOR: optimizer_ratios.c */
         int piece_limbs, piece_ratio;

@@ -35,6 +35,8 @@ const char *plan_purpose_name(enum plan_purpose purpose)
         return "scratch";
     case PLAN_STAGING:
         return "staging";
+    case PLAN_HOST:
+        return "host";
     case PLAN_PURPOSE_COUNT:
         break;
     }

@@ -25,7 +25,8 @@ enum plan_purpose {
     PLAN_BATCH,
     PLAN_SCRATCH,
     PLAN_STAGING, /* host memory that the device copies from and to; all other purposes are the
-                   * device's */
+                   * device's, but */
+    PLAN_HOST,    /* arrays that rest in the host's memory beside a device with its own */
     PLAN_PURPOSE_COUNT
 };
 enum plan_memory { PLAN_LOCAL, PLAN_PEERS, PLAN_PINNED, PLAN_MEMORY_COUNT };
@@ -40,6 +41,7 @@ struct plan {
     int piece_count, piece_capacity;
     size_t bytes[PLAN_PURPOSE_COUNT]; /* of one rank */
     size_t size_bytes[PLAN_MEMORY_COUNT];
+    size_t file_bytes;             /* of arrays that rest in files */
     void *base[PLAN_MEMORY_COUNT]; /* null until open */
     struct dt_device *device;
 };

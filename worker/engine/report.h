@@ -62,9 +62,9 @@ struct report {
     const struct generate_row *samples;  /* worker/run/generate.h */
     int64_t sample_count;
     const struct tokenizer *tokenizer; /* of the samples; null: ids are bytes */
-    double save_s;
-    const char *words;         /* one line, without its end */
-    const char *name, *fields; /* of an event; fields: JSON members without braces, or "" */
+    double save_s, pause_s;            /* a save: from its begin to its end, and how long training stood still */
+    const char *words;                 /* one line, without its end */
+    const char *name, *fields;         /* of an event; fields: JSON members without braces, or "" */
 };
 
 struct observer {

@@ -42,9 +42,17 @@ enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
 /* Names that people know from elsewhere: FSDP, DeepSpeed, Lightning. */
 static const struct strategy_alias aliases[] = {
     {"single", "single_device"},
-    {"ddp_spawn", "ddp"},
     {"ddp_find_unused_parameters_false", "ddp"},
     {"ddp_find_unused_parameters_true", "ddp"},
+    {"ddp_spawn", "ddp"},
+    {"ddp_spawn_find_unused_parameters_false", "ddp"},
+    {"ddp_spawn_find_unused_parameters_true", "ddp"},
+    {"ddp_fork", "ddp"},
+    {"ddp_fork_find_unused_parameters_false", "ddp"},
+    {"ddp_fork_find_unused_parameters_true", "ddp"},
+    {"ddp_notebook", "ddp"},
+    {"ddp_notebook_find_unused_parameters_false", "ddp"},
+    {"ddp_notebook_find_unused_parameters_true", "ddp"},
     {"fsdp", "full_shard"},
     {"fsdp_full_shard", "full_shard"},
     {"fsdp_shard_grad_op", "shard_grad_op"},
@@ -60,13 +68,13 @@ static const struct strategy_alias aliases[] = {
     {"deepspeed_stage_1", "zero1"},
     {"deepspeed_stage_2", "zero2"},
     {"deepspeed_stage_3", "zero3"},
-    {"deepspeed_stage_1_offload", NULL},
-    {"deepspeed_stage_2_offload", NULL},
-    {"deepspeed_stage_3_offload", NULL},
-    {"deepspeed_stage_3_offload_nvme", NULL},
-    {"fsdp_cpu_offload", NULL},
-    {"zero2_offload", NULL},
-    {"zero3_offload", NULL},
+    {"deepspeed_stage_1_offload", "zero1"},
+    {"deepspeed_stage_2_offload", "zero2"},
+    {"deepspeed_stage_3_offload", "zero3"},
+    {"deepspeed_stage_3_offload_nvme", "zero3"},
+    {"fsdp_cpu_offload", "full_shard"},
+    {"zero2_offload", "zero2"},
+    {"zero3_offload", "zero3"},
 };
 enum { ALIAS_COUNT = sizeof aliases / sizeof aliases[0] };
 
@@ -89,11 +97,6 @@ const struct strategy_row *strategy_find(const char *name, int size, struct dt_e
     for (int i = 0; !row && i < ALIAS_COUNT; i++) {
         if (strcasecmp(aliases[i].name, name) != 0) {
             continue;
-        }
-        if (!aliases[i].row) {
-            dt_fail(err, DT_INVALID, "training.strategy: %s: offloading is not there yet; use zero3, or more ranks",
-                    name);
-            return NULL;
         }
         row = find_row(aliases[i].row);
     }
@@ -136,7 +139,7 @@ void strategy_list(struct dt_text *out)
         struct dt_text names;
         dt_text_init(&names);
         for (int j = 0; j < ALIAS_COUNT; j++) {
-            if (aliases[j].row && strcmp(aliases[j].row, r->name) == 0) {
+            if (strcmp(aliases[j].row, r->name) == 0) {
                 dt_text_printf(&names, "%s%s", names.size > 0 ? " " : "", aliases[j].name);
             }
         }
@@ -145,12 +148,6 @@ void strategy_list(struct dt_text *out)
             dt_text_wrap(out, dt_text_str(&names), 16);
         }
         dt_text_clear(&names);
-    }
-    dt_text_puts(out, "not there yet:\n");
-    for (int j = 0; j < ALIAS_COUNT; j++) {
-        if (!aliases[j].row) {
-            dt_text_printf(out, "    %s\n", aliases[j].name);
-        }
     }
 }
 
@@ -191,14 +188,14 @@ void strategy_plan_home(const struct strategy *s, struct home *h, const struct h
                         enum plan_purpose purpose, enum plan_memory memory, int64_t count, enum dt_dtype type)
 {
     int64_t size = (int64_t)dt_dtype_size(type), window = PINNED_WINDOW_BYTES / size;
-    int64_t most = s->portion > window ? s->portion : window;
-    for (int u = 0; u < s->chain->unit_count; u++) {
+    int64_t most = s->portion < INT64_MAX && s->portion > window ? s->portion : window;
+    for (int u = 0; u < s->chain->unit_count && (purpose != PLAN_OPTIMIZER || s->portion == INT64_MAX); u++) {
         int64_t first, owned;
         strategy_owned(s, u, &first, &owned);
         most = owned > most ? owned : most;
     }
     most = most < count ? most : count;
-    *h = (struct home){.ops = ops};
+    *h = (struct home){.ops = ops, .settings = purpose == PLAN_WEIGHTS ? &s->weights_settings : &s->optimizer_settings};
     ops->plan(h, p, purpose, memory, (size_t)(count * size), (size_t)(most * size));
 }
 
@@ -229,12 +226,20 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
     s->grads = row->grads;
     s->optimizer = row->optimizer;
     s->keep_after_forward = row->keep_after_forward;
-    s->portion = least_portion(&row->rests);
+    residence_choose(&s->rests, &row->rests, &job->offload, chain->spec.own_memory);
+    residence_settings(&s->optimizer_settings, &job->offload, chain->spec.own_memory, false);
+    residence_settings(&s->weights_settings, &job->offload, chain->spec.own_memory, true);
+    s->portion = least_portion(&s->rests);
+    if (s->portion < INT64_MAX && job->offload.portion > 0) {
+        s->portion = job->offload.portion;
+    }
     s->reduce_every = job->training.accumulate_sync == SYNC_AUTO
                           ? row->reduce == REDUCE_EVERY_MICRO_STEP
                           : job->training.accumulate_sync == SYNC_EVERY_MICRO_STEP;
     if (s->alone) { /* nothing to slice: every row is the same, and no collective is issued */
-        s->weights = &weights_whole;
+        /* slices that rest elsewhere come for their use, as they do with more ranks */
+        bool elsewhere = row->weights == &weights_sliced && s->rests.weights != &home_device;
+        s->weights = elsewhere ? row->weights : &weights_whole;
         s->optimizer = PART_WHOLE;
         s->reduce_every = s->keep_after_forward = false;
     }
@@ -440,7 +445,7 @@ struct dt_stream *strategy_sums(const struct strategy *s)
 
 void strategy_land(struct strategy *s)
 {
-    if (s->alone) {
+    if (s->alone && s->weights == &weights_whole) {
         return;
     }
     dt_event_record(s->landed, s->world->communication);
@@ -491,6 +496,10 @@ void strategy_gather(struct strategy *s, int unit, const void *in, void *out, in
                      const char *name)
 {
     struct dt_stream *stream = s->world->gathering;
+    if (s->alone) {
+        dt_stream_copy(stream, out, in, (size_t)count * dt_dtype_size(type));
+        return;
+    }
     int span = timeline_begin(s->timeline, TIMELINE_GATHERING, stream, name, s->chain->units[unit].name);
     dt_comm_start(s->world->gather,
                   &(struct dt_collective){

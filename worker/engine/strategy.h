@@ -84,7 +84,7 @@ struct strategy_row {
 };
 
 struct strategy_alias {
-    const char *name, *row; /* row null: not there yet */
+    const char *name, *row; /* what the name says of offloading is job_offload.c's */
 };
 
 /* What a strategy was asked to do, in the order in which it was asked: G gather, F and B
@@ -121,6 +121,8 @@ struct strategy {
     const struct strategy_row *row;
     const struct weights_ops *weights;
     const struct grads_ops *grads;
+    struct residence rests; /* the row's, as the job wishes it */
+    struct home_settings optimizer_settings, weights_settings;
     enum part optimizer;
     bool reduce_every, keep_after_forward;
     bool forward_prefetch;

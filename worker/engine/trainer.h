@@ -84,8 +84,8 @@ struct trainer_memory {
     struct plan plan;
     int *kept; /* per block */
     int y[2], branch[2], gradient[2], buffers, scratch, again, loss, batch, host_batch, progress, eval_host, eval_rows,
-        order;
-    int numbers; /* -1: the model drops nothing */
+        order, copy; /* copy: of what this rank saves beside training */
+    int numbers;     /* -1: the model drops nothing */
     /* bytes of PLAN_STAGING that rank 0 alone has, for samples */
     size_t samples_bytes;
     /* This rank's share of a device with memory of its own; 0: the device computes in the host's;
@@ -156,7 +156,8 @@ struct trainer_saver {
     char *model_config;
     /* Rank 0: the step of this run's checkpoint that checkpointing.resume names; -1: none. */
     int64_t named_step;
-    int hold; /* rank 0: the lock on the folder of checkpoints; -1: none */
+    struct save_beside *beside; /* the save that goes on beside training; null: none does */
+    int hold;                   /* rank 0: the lock on the folder of checkpoints; -1: none */
 };
 
 struct trainer_samples; /* worker/run/trainer_samples.c */

@@ -80,7 +80,8 @@ struct trainer_graphs {
 
 static bool may_be_whole(const struct trainer *t)
 {
-    return t->strategy.alone && t->job->training.cuda_graphs != GRAPHS_LAYERS && 2 * t->micro_steps <= WHOLES;
+    return t->strategy.alone && t->strategy.weights == &weights_whole &&
+           t->job->training.cuda_graphs != GRAPHS_LAYERS && 2 * t->micro_steps <= WHOLES;
 }
 
 double trainer_graph_bytes(const struct trainer *t, const struct dt_device *device)

@@ -272,6 +272,9 @@ static int does_not_fit(const struct trainer *t, bool on_device, int local_size,
 int trainer_check_memory(const struct trainer *t, struct dt_device *device, int local_size, struct dt_error *err)
 {
     char what[64];
+    if (residence_check(&t->memory.plan, &t->job->offload, local_size, t->chain.spec.own_memory, err) != 0) {
+        return -1;
+    }
     if (device != NULL && !device->host_memory) { /* trainer_open does, when the device's
                                                    * libraries have taken theirs */
         return 0;

@@ -355,11 +355,17 @@ static void print_json(const struct trainer *t, const char *device, int local_si
                    (long long)plan_data(t)->sample_count,
                    (long long)(job->training.batch_size_per_gpu * t->micro_steps * t->size));
     for (int i = 0; i < PLAN_PURPOSE_COUNT; i++) {
-        dt_text_printf(out, "%s\"%s\": %zu", i ? ", " : "", plan_purpose_name((enum plan_purpose)i),
-                       t->memory.plan.bytes[i]);
+        if (i != PLAN_HOST || t->memory.plan.bytes[i] > 0) {
+            dt_text_printf(out, "%s\"%s\": %zu", i ? ", " : "", plan_purpose_name((enum plan_purpose)i),
+                           t->memory.plan.bytes[i]);
+        }
     }
     char what[64];
-    dt_text_printf(out, "}, \"total\": %zu, \"available\": %.0f}\n", plan_total(&t->memory.plan),
+    dt_text_puts(out, "}");
+    if (t->memory.plan.file_bytes > 0) {
+        dt_text_printf(out, ", \"files\": %zu", t->memory.plan.file_bytes);
+    }
+    dt_text_printf(out, ", \"total\": %zu, \"available\": %.0f}\n", plan_total(&t->memory.plan),
                    plan_available(local_size, what, sizeof what));
 }
 
@@ -397,14 +403,29 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
     optimizer_print_groups(&t->optimizer, out);
     dt_text_puts(out, "\n\nbytes of one rank\n");
     for (int i = 0; i < PLAN_PURPOSE_COUNT; i++) {
+        if (i == PLAN_HOST && t->memory.plan.bytes[i] == 0) {
+            continue;
+        }
         dt_text_printf(out, "    %-16s %18zu   %10s\n", plan_purpose_name((enum plan_purpose)i),
                        t->memory.plan.bytes[i], dt_text_bytes((double)t->memory.plan.bytes[i], text, sizeof text));
     }
     size_t total = plan_total(&t->memory.plan);
     dt_text_printf(out, "    %-16s %18zu   %10s\n", "total", total, dt_text_bytes((double)total, text, sizeof text));
+    if (t->memory.plan.file_bytes > 0) {
+        dt_text_printf(out, "    %-16s %18zu   %10s   beside the total\n", "files", t->memory.plan.file_bytes,
+                       dt_text_bytes((double)t->memory.plan.file_bytes, text, sizeof text));
+    }
+    struct dt_text words;
+    dt_text_init(&words);
+    residence_words(&t->memory.plan, &job->offload, local_size, t->chain.spec.own_memory, &words);
+    dt_text_printf(out, "%s%s%s", words.size > 0 ? "\n" : "", dt_text_str(&words), words.size > 0 ? "\n" : "");
+    dt_text_clear(&words);
     if (strcmp(device, "cuda") == 0) {
-        dt_text_printf(out, "\na GPU holds all but staging, beside what CUDA's context, libraries and graphs take "
-                            "there; staging is pinned memory of the host\n");
+        bool host = t->memory.plan.bytes[PLAN_HOST] > 0;
+        dt_text_printf(out,
+                       "\na GPU holds all but %sstaging, beside what CUDA's context, libraries and graphs take there; "
+                       "%sstaging %s pinned memory of the host\n",
+                       host ? "host and " : "", host ? "host and " : "", host ? "are" : "is");
         if (t->memory.level_chosen) {
             trainer_level_words(t, out);
             dt_text_puts(out, "\n");
@@ -475,6 +496,15 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
                       "train: training.accumulate_sync=boundary keeps gradients whole on each rank (%s); "
                       "every_micro_step keeps a share",
                       dt_text_bytes((double)t->memory.plan.bytes[PLAN_GRADIENTS], bytes, sizeof bytes));
+    }
+    if (w->rank == 0) {
+        struct dt_text words;
+        dt_text_init(&words);
+        residence_words(&t->memory.plan, &t->job->offload, w->local_size, !w->device->host_memory, &words);
+        if (words.size > 0) {
+            observers_say(&t->observers, "train: %s", dt_text_str(&words));
+        }
+        dt_text_clear(&words);
     }
     atomic_store(&w->page->step, 0);
     return 0;

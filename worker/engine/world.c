@@ -439,6 +439,14 @@ int world_separate_gathers(struct world *w, struct dt_error *err)
     return 0;
 }
 
+int world_open_homes(struct world *w, struct dt_error *err)
+{
+    if (w->homes_in == NULL && dt_stream_open(w->device, -1, &w->homes_in, err) != 0) {
+        return -1;
+    }
+    return w->homes_out == NULL ? dt_stream_open(w->device, -1, &w->homes_out, err) : 0;
+}
+
 bool world_may_separate_gathers(const struct world *w)
 {
     return w->communication != w->compute && dt_comm_beside(w->comm);
@@ -483,6 +491,8 @@ void world_close(struct world *w)
     if (w->communication && w->communication != w->compute) {
         dt_stream_close(w->communication);
     }
+    dt_stream_close(w->homes_in);
+    dt_stream_close(w->homes_out);
     dt_stream_close(w->compute);
     if (w->gather != w->shard) {
         dt_comm_close(w->gather);

@@ -26,6 +26,8 @@ struct world {
     struct dt_stream *compute, *communication; /* the same inline stream when no core is to spare */
     struct dt_stream *gathering;               /* of collectives of `gather`; communication
                                                 * unless world_separate_gathers made one */
+    struct dt_stream *homes_in, *homes_out;    /* of homes outside of the device's memory; null until
+                                                * one of them is open (world_open_homes) */
     struct gpu_share gpus;                     /* who computes where, of several ranks on GPUs */
     struct gpu_watch *gpu;                     /* null: none, or nobody looks */
     struct dt_comm *comm;                      /* all ranks */
@@ -94,6 +96,8 @@ int world_separate_gathers(struct world *w, struct dt_error *err);
 bool world_gathers_separate(const struct world *w);
 /* Could they have one, whether or not they have it yet? */
 bool world_may_separate_gathers(const struct world *w);
+/* Opens homes_in and homes_out, streams for copies alone, unless they are open. */
+int world_open_homes(struct world *w, struct dt_error *err);
 enum { WORLD_COMMS_MAX = 4 };
 /* The communicators that are there, each once; how many. */
 int world_comms(const struct world *w, struct dt_comm *out[WORLD_COMMS_MAX]);

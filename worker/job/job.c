@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/size.h"
 #include "worker/job/folder.h"
-#include "worker/job/dialects/dialect.h"
+#include "worker/job/dialects/registered.h"
 #include "worker/job/job_fields.h"
 #include "worker/job/job_model.h"
 
@@ -23,8 +23,11 @@ static char *name_of(struct dt_arena *arena, const char *path)
     const char *slash = strrchr(path, '/');
     const char *base = slash != NULL ? slash + 1 : path;
     size_t size = strlen(base);
-    if (size > 5 && strcmp(base + size - 5, ".json") == 0) {
-        size -= 5;
+    for (const char *const *end = (const char *const[]){".json", ".yaml", ".yml", NULL}; *end != NULL; end++) {
+        if (size > strlen(*end) && strcmp(base + size - strlen(*end), *end) == 0) {
+            size -= strlen(*end);
+            break;
+        }
     }
     return dt_arena_printf(arena, "%.*s", (int)size, size > 0 ? base : "job");
 }
@@ -34,6 +37,7 @@ static void check_model(struct job *job, struct dt_config *c)
     const struct model_ops *ops = job->model.ops;
     const char *key = NULL;
     struct dt_error err;
+    dialects_check_layers(c, ops->name);
     if (ops->check != NULL && ops->check(job->model.sizes.bytes, &key, &err) != 0) {
         dt_config_problem(c, dt_arena_printf(&job->arena, "model.%s", key), "%s", err.text);
     }
@@ -457,6 +461,9 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
         check_optimizer(job, c);
         job_read_groups(job, c);
     }
+    if (good[JOB_OFFLOAD] && good[JOB_TRAINING]) {
+        job_check_offload(job, c);
+    }
     if (good[JOB_CHECKPOINTING]) {
         check_accept(job, c);
     }
@@ -481,27 +488,36 @@ static int open_file(struct job *job, const struct job_arguments *args, struct d
     if (stat(job->path, &st) == 0 && S_ISDIR(st.st_mode)) {
         return dt_fail(err, DT_INVALID, "%s: is a folder; give the job file", job->path);
     }
-    int result = dt_config_open(c, job->path, &job->arena, err);
-    result = result == 0 ? dialects_include(*c, err) : result;
+    int result = dialects_open(c, job->path, args->converts, &job->arena, err);
+    for (int i = 0; result == 0 && i < args->config_count; i++) {
+        result = dialects_add(*c, args->config[i], &job->arena, err);
+    }
+    if (result == 0) {
+        dialects_include(*c);
+    }
     for (int i = 0; result == 0 && i < args->set_count; i++) {
         result = dt_config_set(*c, args->set[i], args->set_option != NULL ? args->set_option[i] : NULL, err);
     }
     if (result == 0 && args->evaluates && dt_config_where(*c, JOB_DATA_KEY) == NULL) {
         result = dt_config_set(*c, JOB_DATA_KEY "=none", "--evaluate", err);
     }
-    return result == 0 ? dialects_include(*c, err) : result;
+    if (result == 0) {
+        dialects_include(*c);
+    }
+    return result;
 }
 
-static void translate(struct job *job, struct dt_config *c, int world)
+static void translate(struct job *job, struct dt_config *c, const struct job_arguments *args)
 {
     struct dt_text inert;
     dt_text_init(&inert);
-    dialects_apply(c, &job->arena, world > 0 ? world : 1, &inert);
+    dialects_apply(c, &job->arena, args->world > 0 ? args->world : 1, args->converts, &inert);
     job->inert_keys = inert.size > 0 ? dt_arena_strdup(&job->arena, inert.data) : NULL;
     dt_text_clear(&inert);
 }
 
-static int open_job(struct job *job, const struct job_arguments *args, struct dt_text *sources,
+/* see: is shown the job as it was read, good or not; may be null. */
+static int open_job(struct job *job, const struct job_arguments *args, job_see *see, struct dt_text *seen,
                     struct dt_text *problems, struct dt_error *err)
 {
     struct dt_config *c = NULL;
@@ -521,7 +537,7 @@ static int open_job(struct job *job, const struct job_arguments *args, struct dt
         return -1;
     }
     dt_config_hints(c, job_hints);
-    translate(job, c, args->world);
+    translate(job, c, args);
     bool good[JOB_SECTION_COUNT] = {false};
     for (int i = 0; i < JOB_SECTION_COUNT; i++) {
         good[i] =
@@ -531,15 +547,15 @@ static int open_job(struct job *job, const struct job_arguments *args, struct dt
     good[JOB_OPTIMIZER] = read_optimizer(job, c) == 0 && good[JOB_OPTIMIZER];
     good[JOB_MODEL] = job_model_load(job, args, c) == 0 && good[JOB_MODEL];
     check_sections(job, c, good);
-    if (sources != NULL) {
-        print_sources(job, c, sources);
+    if (see != NULL) {
+        see(job, c, seen);
     }
     return dt_config_close(c, problems, err);
 }
 
 int job_open(struct job *job, const struct job_arguments *args, struct dt_text *problems, struct dt_error *err)
 {
-    if (open_job(job, args, NULL, problems, err) != 0) {
+    if (open_job(job, args, NULL, NULL, problems, err) != 0) {
         job_close(job);
         return -1;
     }
@@ -595,18 +611,42 @@ int job_read_generation(struct job *out, const struct job_arguments *args, struc
     return rc;
 }
 
+int job_look(const struct job_arguments *args, job_see *see, struct dt_text *seen, struct dt_text *inert,
+             struct dt_text *problems, struct dt_error *err)
+{
+    struct job job;
+    int result = open_job(&job, args, see, seen, problems, err);
+    if (inert != NULL && job.inert_keys != NULL) {
+        dt_text_puts(inert, job.inert_keys);
+    }
+    job_close(&job);
+    return result;
+}
+
 int job_print_config(const struct job_arguments *args, struct dt_text *out, struct dt_text *problems,
                      struct dt_error *err)
 {
-    struct job job;
     struct dt_text sources;
     dt_text_init(&sources);
-    int result = open_job(&job, args, &sources, problems, err);
+    int result = job_look(args, print_sources, &sources, NULL, problems, err);
     if (result == 0) {
         dt_text_puts(out, dt_text_str(&sources));
     }
     dt_text_clear(&sources);
-    job_close(&job);
+    return result;
+}
+
+int job_list_strategies(const char *path, struct dt_text *out, struct dt_error *err)
+{
+    struct dt_arena arena;
+    struct dt_config *c = NULL;
+    dt_arena_init(&arena);
+    int result = dialects_open(&c, path, false, &arena, err);
+    if (result == 0) {
+        registered_list(c, out);
+        (void)dt_config_close(c, NULL, NULL);
+    }
+    dt_arena_clear(&arena);
     return result;
 }
 
@@ -644,6 +684,11 @@ void job_schema(struct dt_text *out)
             /* without the newline: sections follow */
             dt_text_add(out, dt_text_str(&fields), fields.size - 1);
             dialects_schema("", 4, out);
+            dt_text_puts(out,
+                         ",\n    \"strategies\": {\"type\": \"object\", \"description\": \"names for strategies with "
+                         "options, for training.strategy\", \"additionalProperties\": {\"type\": \"object\", "
+                         "\"required\": [\"base\"], \"properties\": {\"base\": {\"type\": \"string\"}, "
+                         "\"description\": {\"type\": \"string\"}}}}");
             dt_text_clear(&fields);
             continue;
         }

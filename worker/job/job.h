@@ -24,6 +24,9 @@ enum matmul_precision { MATMUL_HIGHEST, MATMUL_HIGH };
 enum encoding_errors { ENCODING_REFUSE, ENCODING_REPLACE };
 enum on_bad_record { BAD_RECORD_REFUSE, BAD_RECORD_SKIP };
 enum on_bad_image { BAD_IMAGE_REFUSE, BAD_IMAGE_SKIP };
+/* offload.optimizer, offload.parameters; offload.engine */
+enum offload_to { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_NVME };
+enum offload_engine { OFFLOAD_ENGINE_AUTO, OFFLOAD_ENGINE_RING, OFFLOAD_ENGINE_THREADS };
 enum partial_accumulation { PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP };
 
 /* Names of enum recompute, in its order. */
@@ -139,6 +142,17 @@ struct job {
         int64_t every_n_layers;
         int level; /* enum recompute, or JOB_RECOMPUTE_AUTO */
     } recompute;
+    struct job_offload {
+        enum offload_to optimizer, parameters;
+        double ratio; /* of the optimizer's state */
+        struct dt_strings nvme_path;
+        int64_t portion; /* elements; 0: HOME_PORTION */
+        int64_t buffer_count;
+        bool pipeline_read, pipeline_write;
+        enum offload_engine engine;
+        int64_t block_size, queue_depth, intra_op_parallelism;
+        bool single_submit, overlap_events;
+    } offload;
     struct job_checkpointing {
         int64_t save_every_n_steps; /* 0: only at the end */
         int64_t keep_last_n;        /* 0: all */
@@ -147,6 +161,8 @@ struct job {
                                      * job_compare.c; or null */
         const char *checkpoint_dir; /* output_dir/checkpoints by default */
         double save_timeout_s;
+        bool beside; /* training goes on while a checkpoint is written */
+        bool skips;  /* a save that falls due meanwhile is left out; or waits */
     } checkpointing;
     struct job_logging {
         int64_t log_every_n_steps;
@@ -183,13 +199,16 @@ struct job {
 
 /* the command line of `train` */
 struct job_arguments {
-    const char *path;              /* job.json */
+    const char *path;          /* job.json, or a file of another system */
+    const char *const *config; /* files of other systems beside it */
+    int config_count;
     const char *const *set;        /* "training.seed=7", in order */
     const char *const *set_option; /* null, or as many: "--seed" when that option said it, else
                                     * null */
     int set_count;
     bool fresh;
     bool evaluates; /* data.train may be missing */
+    bool converts;  /* the job is only converted: numbers of ranks are not compared */
     int world;      /* ranks, for DeepSpeed's train_batch_size; 0: one */
     /* changes the sizes of config.json where the weights of model.load say so (hf_untie); may be null */
     void (*look)(const char *folder, const struct model_ops *ops, void *sizes);
@@ -205,12 +224,22 @@ void job_close(struct job *job);
  * case. */
 int job_read_generation(struct job *out, const struct job_arguments *args, struct dt_text *problems,
                         struct dt_error *err);
+/* Reads a job and shows it, good or not, to `see`, which appends to `seen`. inert: keys without
+ * effect; may be null. Problems as of job_open. 0 or -1. */
+typedef void job_see(struct job *job, const struct dt_config *c, struct dt_text *seen);
+int job_look(const struct job_arguments *args, job_see *see, struct dt_text *seen, struct dt_text *inert,
+             struct dt_text *problems, struct dt_error *err);
+/* --list-strategies: those that the job registers. */
+int job_list_strategies(const char *path, struct dt_text *out, struct dt_error *err);
 /* --print-config: key, value and where it came from, in 79 columns (a word that is longer stands
  * alone in its line). */
 int job_print_config(const struct job_arguments *args, struct dt_text *out, struct dt_text *problems,
                      struct dt_error *err);
 /* The JSON Schema of the job file, generated from the field tables. */
 void job_schema(struct dt_text *out);
+/* job_offload.c: a strategy whose name says that it offloads fills in what the keys of `offload` leave
+ * open; then what the job asks of its strategy and what spans keys is checked. */
+void job_check_offload(struct job *job, struct dt_config *c);
 /* job_compare.c */
 /* What a key of the job is to a run that goes on from a checkpoint. */
 enum job_key_kind {

@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <string.h>
+#include <strings.h>
 
 /* a microsecond each, and the run takes eleven days: nobody wants more */
 #define STEPS 1e12
@@ -76,18 +77,39 @@ static const struct dt_rule optimizer_name = {.type = DT_RULE_CHOICE,
                                               .choices = OPTIMIZER_NAMES,
                                               .later = "adafactor|muon|rmsprop|adadelta|onebitadam|"
                                                        "zerooneadam|onebitlamb"};
+/* Lightning's, for other machines. */
+static bool explain_strategy(const char *word, struct dt_text *out)
+{
+    static const char *const starts[] = {"xla", "single_xla", "tpu", "hpu", "single_hpu", "ipu"};
+    for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
+        if (strncasecmp(word, starts[i], strlen(starts[i])) == 0) {
+            dt_text_puts(out, "ranks compute on CPUs or CUDA GPUs; the nearest is ddp");
+            return true;
+        }
+    }
+    return false;
+}
+
 static const struct dt_rule strategy = {.type = DT_RULE_CHOICE,
                                         .list = "train --list-strategies",
-                                        .choices = "auto|single_device|ddp|zero0|no_shard|zero1|zero2|zero3|full_shard|"
-                                                   "shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
-                                                   "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|"
-                                                   "deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
-                                                   "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_"
-                                                   "stage_3|ddp_spawn|ddp_find_unused_parameters_false|ddp_find_unused_"
-                                                   "parameters_true",
-                                        .later = "fsdp_cpu_offload|deepspeed_stage_1_offload|deepspeed_stage_2_offload|"
-                                                 "deepspeed_stage_3_offload|deepspeed_stage_3_offload_nvme|"
-                                                 "zero2_offload|zero3_offload|ddp_fork|ddp_notebook"};
+                                        .explain = explain_strategy,
+                                        .open = true,
+                                        .choices =
+                                            "auto|single_device|ddp|zero0|no_shard|zero1|zero2|zero3|full_shard|"
+                                            "shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
+                                            "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|"
+                                            "deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
+                                            "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_"
+                                            "stage_3|ddp_find_unused_parameters_false|ddp_find_unused_parameters_true|"
+                                            "ddp_spawn|ddp_spawn_find_unused_parameters_false|"
+                                            "ddp_spawn_find_unused_parameters_true|ddp_fork|"
+                                            "ddp_fork_find_unused_parameters_false|"
+                                            "ddp_fork_find_unused_parameters_true|ddp_notebook|"
+                                            "ddp_notebook_find_unused_parameters_false|"
+                                            "ddp_notebook_find_unused_parameters_true|fsdp_cpu_offload|"
+                                            "deepspeed_stage_1_offload|deepspeed_stage_2_offload|"
+                                            "deepspeed_stage_3_offload|deepspeed_stage_3_offload_nvme|"
+                                            "zero2_offload|zero3_offload"};
 static const struct dt_rule scheduler = {.type = DT_RULE_CHOICE,
                                          .choices =
                                              "constant|constant_with_warmup|linear|cosine|polynomial|inverse_sqrt|"
@@ -133,6 +155,13 @@ static const struct dt_rule prefetch = {
     .type = DT_RULE_ENUM, .choices = "BACKWARD_PRE|BACKWARD_POST|none", .null = true, .null_value = PREFETCH_NONE};
 static const struct dt_rule level = {
     .type = DT_RULE_ENUM, .choices = JOB_RECOMPUTE_LEVELS "|auto", .later = "attention|full|selective"};
+
+static const struct dt_rule offload_to = {.type = DT_RULE_ENUM, .choices = "none|cpu|nvme"};
+static const struct dt_rule offload_engine = {.type = DT_RULE_ENUM, .choices = "auto|io_uring|threads"};
+static const struct dt_rule portion = {.type = DT_RULE_INTEGER, .min = 2048, .max = 1 << 30};
+static const struct dt_rule buffers = {.type = DT_RULE_INTEGER, .min = 2, .max = 64};
+static const struct dt_rule block_size = {.type = DT_RULE_INTEGER, .min = 4096, .max = 1 << 30};
+static const struct dt_rule queue_depth = {.type = DT_RULE_INTEGER, .min = 1, .max = 64};
 
 static const struct dt_field top_fields[] = {
     {"output_dir", "null", "folder for checkpoints, metrics and logs; runs/NAME of the job file when null",
@@ -341,6 +370,33 @@ static const struct dt_field recompute_fields[] = {
      offsetof(struct job_recompute, level), &level},
     {0},
 };
+#define AT(member) offsetof(struct job_offload, member)
+static const struct dt_field offload_fields[] = {
+    {"optimizer", "\"none\"",
+     "where the optimizer's state and fp32 masters rest: none (the device), cpu (its host's memory), nvme (files)",
+     AT(optimizer), &offload_to},
+    {"parameters", "\"none\"", "where slices of the weights rest, of strategies that slice them", AT(parameters),
+     &offload_to},
+    {"ratio", "1", "share of the optimizer's state that is offloaded, by whole units", AT(ratio), &fraction},
+    {"nvme_path", "null", "folder for the files, or a list of folders on several disks", AT(nvme_path),
+     &strings_or_null},
+    {"portion", "2097152", "elements of each array that an update brings at a time", AT(portion), &portion},
+    {"buffer_count", "4", "portions of each array that have room on the device", AT(buffer_count), &buffers},
+    {"pipeline_read", "true", "a portion is read while the one before it is computed with", AT(pipeline_read),
+     &boolean},
+    {"pipeline_write", "true", "a portion is written while the next ones are read and computed with",
+     AT(pipeline_write), &boolean},
+    {"engine", "\"auto\"", "files: how blocks are moved; auto: io_uring where it is to be had, otherwise threads",
+     AT(engine), &offload_engine},
+    {"block_size", "1048576", "files: bytes of a request, a multiple of 4096", AT(block_size), &block_size},
+    {"queue_depth", "8", "files: requests at a time of each worker", AT(queue_depth), &queue_depth},
+    {"intra_op_parallelism", "1", "files: workers that share one transfer", AT(intra_op_parallelism), &queue_depth},
+    {"single_submit", "false", "io_uring: requests are submitted one by one", AT(single_submit), &boolean},
+    {"overlap_events", "true", "io_uring: new requests are submitted while others are under way", AT(overlap_events),
+     &boolean},
+    {0},
+};
+#undef AT
 #define AT(member) offsetof(struct job_checkpointing, member)
 static const struct dt_field checkpointing_fields[] = {
     {"save_every_n_steps", "1000", "steps between checkpoints; 0: only at the end", AT(save_every_n_steps), &steps},
@@ -350,6 +406,12 @@ static const struct dt_field checkpointing_fields[] = {
     {"accept", "null", "keys that may differ from those of the checkpoint; its optimizer's state and counters are kept",
      AT(accept), &names_or_null},
     {"checkpoint_dir", "null", "output_dir/checkpoints when null", AT(checkpoint_dir), &string_or_null},
+    {"asynchronous", "false",
+     "training stands still only while what is saved is copied to host memory, and goes on while it is written",
+     AT(beside), &boolean},
+    {"skip_when_saving", "false",
+     "asynchronous: a save that falls due while one is being written is left out; false: it waits", AT(skips),
+     &boolean},
     {"save_timeout", "600", "seconds a save may take; 0: any", AT(save_timeout_s), &seconds},
     {0},
 };
@@ -412,6 +474,8 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
     [JOB_MIXED] = {"mixed_precision", "FSDP's block", mixed_fields, offsetof(struct job, mixed)},
     [JOB_RECOMPUTE] = {"activation_checkpointing", "memory for time", recompute_fields,
                        offsetof(struct job, recompute)},
+    [JOB_OFFLOAD] = {"offload", "where state rests that need not be on the device", offload_fields,
+                     offsetof(struct job, offload)},
     [JOB_CHECKPOINTING] = {"checkpointing", "what is saved, and when", checkpointing_fields,
                            offsetof(struct job, checkpointing)},
     [JOB_LOGGING] = {"logging", "what is said", logging_fields, offsetof(struct job, logging)},
@@ -425,7 +489,6 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
 #define FP16 "not there yet; remove it, or write training.precision \"bf16-mixed\""
 #define HF_BF16 "Hugging Face's name; here it is training.precision \"bf16-mixed\""
 const struct dt_config_hint job_hints[] = {
-    {"strategies", LATER},
     {"plugins", LATER},
     {"use_amp", FP16},
     {"training.use_amp", FP16},
@@ -436,12 +499,7 @@ const struct dt_config_hint job_hints[] = {
     {"mixed_precision.cast_root_forward_inputs", LATER},
     {"mixed_precision.output_dtype", LATER},
     {"distributed", "not there yet; the launcher and training.device choose how ranks talk; remove it"},
-    {"fsdp.cpu_offload", LATER},
     {"fsdp.mixed_precision", "here it is a section of its own: mixed_precision"},
-    {"fsdp.auto_wrap_policy", "not there yet; each layer is a unit of its own; remove it"},
-    {"fsdp.min_num_params", "not there yet; each layer is a unit of its own; remove it"},
-    {"fsdp.use_orig_params", LATER},
-    {"fsdp.sync_module_states", LATER},
     {"fsdp.ignored_modules", LATER},
     {"ddp.find_unused_parameters", LATER},
     {"ddp.static_graph", LATER},

@@ -116,20 +116,12 @@ void trainer_say_cause(struct trainer *t, const struct dt_error *why)
     t->world->told = true;
 }
 
-/* Saves. What the disk refuses costs a warning, and training goes on to the next interval; the
- * last save has none after it, so it is tried twice, and then the run ends as one that fails the
- * same way again: the checkpoint before is where it continues. */
-static int save(struct trainer *t, bool last, struct dt_error *err)
+/* A save has ended, with rc. What the disk refuses costs a warning, and training goes on to the next
+ * interval; after the last save there is none, so the run ends as one that fails the same way again: the
+ * checkpoint before, of step `before`, is where it continues. */
+static int save_ended(struct trainer *t, int rc, bool last, int64_t before, struct dt_error *err)
 {
-    trainer_report(t, MOMENT_SAVING);
-    int64_t before = t->saver.saved_step;
     char cause[DT_WORDS_BYTES];
-    int rc = trainer_save(t, err);
-    if (rc != 0 && !t->lost && trainer_disk_refused(err) && last) {
-        observers_note(&t->observers, "train: %s; trying once more", dt_error_words(err, cause));
-        dt_sleep_s(SECOND_TRY_S);
-        rc = trainer_save(t, err);
-    }
     trainer_report(t, MOMENT_SAVE_OVER);
     if (rc == 0 || t->lost || !trainer_disk_refused(err)) {
         return rc;
@@ -160,6 +152,54 @@ static int save(struct trainer *t, bool last, struct dt_error *err)
                                                  * it has said it */
     dt_text_clear(&said);
     return -1;
+}
+
+/* The save beside training, if there is one: waits for its end, or looks whether it is over. */
+static int end_save_beside(struct trainer *t, bool wait, struct dt_error *err)
+{
+    if (t->saver.beside == NULL || (!wait && trainer_save_runs(t))) {
+        return 0;
+    }
+    return save_ended(t, trainer_save_end(t, err), false, t->saver.saved_step, err);
+}
+
+/* Begins a save beside training. One that is still being written is waited for, or keeps this one from
+ * being made: as rank 0 sees it, which is the last to know that it is over. */
+static int save_beside(struct trainer *t, struct dt_error *err)
+{
+    bool busy = trainer_save_runs(t);
+    char key[64];
+    (void)snprintf(key, sizeof key, "train/saving/%lld", (long long)t->run.step);
+    if (t->job->checkpointing.skips && t->saver.tries > 0 && trainer_agree(t, key, &busy, err) != 0) {
+        return -1;
+    }
+    if (t->job->checkpointing.skips && busy) {
+        observers_say(&t->observers, "train: step %lld is not saved: the save before it is still being written",
+                      (long long)t->run.step);
+        return 0;
+    }
+    trainer_report(t, MOMENT_SAVING);
+    int rc = end_save_beside(t, true, err) != 0 ? -1 : trainer_save_begin(t, err);
+    trainer_report(t, MOMENT_SAVE_OVER);
+    return rc;
+}
+
+/* Saves. The last save is tried twice. */
+static int save(struct trainer *t, bool last, struct dt_error *err)
+{
+    char cause[DT_WORDS_BYTES];
+    if (!last && t->job->checkpointing.beside) {
+        return save_beside(t, err);
+    }
+    trainer_report(t, MOMENT_SAVING);
+    int64_t before = t->saver.saved_step;
+    int rc = trainer_save(t, err);
+    if (rc != 0 && !t->lost && trainer_disk_refused(err) && last) {
+        observers_note(&t->observers, "train: %s; trying once more", dt_error_words(err, cause));
+        dt_sleep_s(SECOND_TRY_S);
+        rc = trainer_save(t, err);
+    }
+    return save_ended(t, rc, last, before, err);
 }
 
 /* The evaluation that is due at this step. A stop leaves it due: whoever goes on from here
@@ -345,9 +385,12 @@ static int train(struct trainer *t, struct dt_error *err)
             return -1;
         }
         report_step(t, &r);
-        if (act_between_steps(t, err) != 0) {
+        if (end_save_beside(t, false, err) != 0 || act_between_steps(t, err) != 0) {
             return -1;
         }
+    }
+    if (end_save_beside(t, true, err) != 0) {
+        return -1;
     }
     return t->files && t->saver.saved_step != t->run.step ? save(t, true, err) : 0;
 }
@@ -405,7 +448,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     }
     if (trainer_prepare(&t, job, w->rank, w->size, w->local_size, w->device->real, world_device_bytes(w), err) != 0 ||
         (options->evaluate == NULL && trainer_plan_samples(&t, err) != 0) ||
-        trainer_check_memory(&t, w->device, 1, err) != 0) { /* the others' memory may be taken
+        (trainer_plan_saves(&t), trainer_check_memory(&t, w->device, 1, err) != 0)) { /* the others' memory may be taken
                                                              * already */
         goto out;
     }
@@ -490,6 +533,9 @@ out:
         if (trainer_only_heard(err)) {
             let_the_cause_end(w);
         }
+    }
+    if (t.saver.beside != NULL) { /* it ends with what it has; other ranks' threads may wait for it */
+        (void)trainer_save_end(&t, &(struct dt_error){0});
     }
     trainer_close_samples(&t);
     trainer_close(&t);

@@ -75,6 +75,15 @@ int trainer_save(struct trainer *t, struct dt_error *err);
  * step in; all ranks together. DT_IO, with the blame on the rank that differs, names step and tensor.
  * Nothing is compared where no two ranks hold the same. */
 int trainer_check_replicas(struct trainer *t, struct dt_error *err);
+/* trainer_save_beside.c: saves beside training. After trainer_prepare: memory for the copy, if the job wants
+ * such saves. */
+void trainer_plan_saves(struct trainer *t);
+/* Copies what this rank saves, and starts to write it. None may be under way (t->saver.beside). */
+int trainer_save_begin(struct trainer *t, struct dt_error *err);
+/* The save under way is still being written, as far as this rank knows. */
+bool trainer_save_runs(const struct trainer *t);
+/* Waits until the save under way is over: as trainer_save, whose errors these are. */
+int trainer_save_end(struct trainer *t, struct dt_error *err);
 /* trainer_output.c: the disk. Bytes that a checkpoint takes, about. */
 double trainer_checkpoint_bytes(const struct trainer *t);
 /* Rank 0 says what is set aside, once per launch, and warns when the disk has no room for the

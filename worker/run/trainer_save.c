@@ -1,6 +1,6 @@
 /* Saves: each rank writes the shares of named tensors that it owns, and rank 0 makes the checkpoint
  * complete. Ranks agree through the store; no collective is needed, so a save cannot hang in one. */
-#include "worker/run/trainer.h"
+#include "worker/run/trainer_save.h"
 
 #include "base/clock.h"
 #include "kernels/kernels.h"
@@ -23,11 +23,6 @@ struct saving {
     size_t brought_bytes;
     bool failed; /* the device, not the disk */
 };
-/* The memory from which a slice is saved. */
-struct saved {
-    struct home_part part; /* home null: `at` is bytes from t->stepper.walk.buffers */
-    enum dt_dtype type;
-};
 _Static_assert((size_t)CHECKPOINT_PIECE * sizeof(double) <= PINNED_WINDOW_BYTES,
                "a piece goes through the window at once");
 
@@ -43,7 +38,7 @@ static int read_piece(void *context, const void *at, int64_t first, int64_t coun
                       struct dt_error *err)
 {
     struct saving *x = context;
-    const struct saved *from = at;
+    const struct save_source *from = at;
     size_t size = dt_dtype_size(from->type), size_bytes = (size_t)count * size;
     struct home_part part = {from->part.home, from->part.at + (size_t)first * size};
     const void *here = (const char *)x->t->stepper.walk.buffers + part.at, *values;
@@ -66,19 +61,12 @@ static int read_piece(void *context, const void *at, int64_t first, int64_t coun
     return 0;
 }
 
-/* All slices of this rank so far, and what each is read from. */
-struct slices {
-    struct checkpoint_slice *slice;
-    struct saved *from;
-    int count;
-};
-
-static void add_slice(struct saving *saving, struct slices *to, const struct tensor *x, const char *purpose,
-                      const struct span *span, struct home_part part, enum dt_dtype type)
+static void add_slice(struct save_slices *to, const struct tensor *x, const char *purpose, const struct span *span,
+                      struct home_part part, enum dt_dtype type)
 {
-    struct saved *from = &to->from[to->count];
+    struct save_source *from = &to->from[to->count];
     struct checkpoint_slice *y = &to->slice[to->count++];
-    *from = (struct saved){part, type};
+    *from = (struct save_source){part, type};
     *y = (struct checkpoint_slice){.name = x->name,
                                    .purpose = purpose,
                                    .role = x->rule.role,
@@ -87,18 +75,20 @@ static void add_slice(struct saving *saving, struct slices *to, const struct ten
                                    .first = span->first,
                                    .count = span->count,
                                    .data = from,
-                                   .reader = &saving->reader};
+                                   .reader = to->reader};
     memcpy(y->shape, x->shape, sizeof y->shape);
 }
 
 /* This rank's shares of all tensors: weights, and of those that are trained the optimizer's state;
  * rank 0 has all buffers. */
-static void list_slices(struct saving *saving, struct slices *out)
+void save_list_slices(struct trainer *t, const struct checkpoint_reader *reader, struct save_slices *out)
 {
-    struct trainer *t = saving->t;
     struct strategy *s = &t->strategy;
     struct optimizer *o = &t->optimizer;
     const struct precision *types = &s->precision;
+    size_t most = (size_t)((1 + DT_STATES_MAX) * t->chain.tensor_count + 1);
+    *out = (struct save_slices){
+        .slice = dt_alloc(most * sizeof *out->slice), .from = dt_alloc(most * sizeof *out->from), .reader = reader};
     for (int i = 0; i < t->chain.tensor_count && strategy_counts(s); i++) {
         const struct tensor *x = &t->chain.tensors[i];
         int64_t first, count, owned_first, owned_count;
@@ -106,7 +96,7 @@ static void list_slices(struct saving *saving, struct slices *out)
         if (x->unit < 0) {
             if (t->rank == 0 && tensor_span(x, 0, t->chain.buffer_count, &span)) {
                 struct home_part at = {.at = (size_t)x->offset * dt_dtype_size(types->buffers)};
-                add_slice(saving, out, x, "weight", &span, at, types->buffers);
+                add_slice(out, x, "weight", &span, at, types->buffers);
             }
             continue;
         }
@@ -117,13 +107,20 @@ static void list_slices(struct saving *saving, struct slices *out)
         }
         bool trained = strategy_trains(s, x->unit);
         int64_t at = span.at + first - owned_first; /* from the start of the owned part */
-        add_slice(saving, out, x, "weight", &span, optimizer_weights(o, x->unit, at),
+        add_slice(out, x, "weight", &span, optimizer_weights(o, x->unit, at),
                   trained ? types->masters : types->compute);
         const struct optimizer_group *g = optimizer_group_of(o, x);
         for (int k = 0; k < g->states && trained; k++) {
-            add_slice(saving, out, x, g->row->state[k], &span, optimizer_state(o, k, x->unit, at), types->states);
+            add_slice(out, x, g->row->state[k], &span, optimizer_state(o, k, x->unit, at), types->states);
         }
     }
+}
+
+void save_free_slices(struct save_slices *x)
+{
+    free(x->from);
+    free(x->slice);
+    *x = (struct save_slices){.count = 0};
 }
 
 /* This rank's file. A device that fails meanwhile sets t->lost: that is no refusal of the disk,
@@ -134,9 +131,8 @@ static int write_slices(struct trainer *t, const struct checkpoint_state *state,
     struct saving saving = {.t = t, .reader = {.read = read_piece, .context = &saving}};
     const struct precision *p = &t->strategy.precision;
     bool wide = p->masters == DT_F32 && p->compute == DT_F32 && p->states == DT_F32 && p->buffers == DT_F32;
-    size_t most = (size_t)((1 + DT_STATES_MAX) * t->chain.tensor_count + 1);
-    struct slices all = {.slice = dt_alloc(most * sizeof *all.slice), .from = dt_alloc(most * sizeof *all.from)};
-    list_slices(&saving, &all);
+    struct save_slices all;
+    save_list_slices(t, &saving.reader, &all);
     int rc = pinned_window_open(&saving.window, t->world->device, t->world->compute, err);
     saving.failed = rc != 0;
     saving.floats = !wide ? dt_alloc(CHECKPOINT_PIECE * sizeof *saving.floats) : NULL;
@@ -147,8 +143,7 @@ static int write_slices(struct trainer *t, const struct checkpoint_state *state,
     }
     pinned_window_close(&saving.window);
     free(saving.floats);
-    free(all.from);
-    free(all.slice);
+    save_free_slices(&all);
     t->lost = saving.failed;
     return rc;
 }
@@ -203,15 +198,9 @@ static void soften(struct dt_error *why)
     why->status = why->status == DT_INVALID || why->status == DT_NOT_FOUND ? DT_IO : why->status;
 }
 
-int trainer_save(struct trainer *t, struct dt_error *err)
+struct checkpoint_state save_state(const struct trainer *t)
 {
-    if (trainer_settle(t, "save", err) != 0) {
-        return -1;
-    }
-    struct dt_text entry, verdict;
-    dt_text_init(&entry);
-    dt_text_init(&verdict);
-    struct checkpoint_state state = {.step = t->run.step,
+    return (struct checkpoint_state){.step = t->run.step,
                                      .epoch = t->run.epoch,
                                      .position = t->run.position,
                                      .tokens = t->run.tokens,
@@ -228,51 +217,83 @@ int trainer_save(struct trainer *t, struct dt_error *err)
                                      .round = t->world->round,
                                      .run_id = t->world->run_id,
                                      .launch = t->world->launch};
+}
+
+int save_agree(struct trainer *t, const struct checkpoint_state *state, struct dt_text *entry,
+               const struct dt_error *failure, struct dt_error *err)
+{
+    struct dt_text verdict;
     struct dt_error why;
-    double begin_s = dt_now_s();
-    atomic_store(&t->world->page->save_begin_s, begin_s);
-    char key[64];
-    snprintf(key, sizeof key, "train/save/%lld/%d", (long long)++t->saver.tries, t->rank);
-    int rc = 0;
     bool refused = false;
-    if (write_slices(t, &state, &entry, &why) != 0) {
+    char key[64];
+    int rc = 0;
+    dt_text_init(&verdict);
+    if (failure != NULL) {
+        why = *failure;
         soften(&why);
-        trainer_tell_failure(&entry, &why);
+        trainer_tell_failure(entry, &why);
     }
-    if (t->lost) { /* nobody hears of it as of a disk: this rank ends, and with it the round */
-        *err = why;
-        rc = -1;
-    } else if (t->rank == 0) {
-        refused = commit(t, &state, &entry, &why) != 0;
+    if (t->rank == 0) {
+        refused = commit(t, state, entry, &why) != 0;
         if (refused) {
             soften(&why);
-            checkpoint_discard(t->job->checkpointing.checkpoint_dir, &state);
+            checkpoint_discard(t->job->checkpointing.checkpoint_dir, state);
         } else { /* complete, whether or not the others live to hear of it: the next round begins
                   * there */
-            atomic_store(&t->world->page->saved_step, t->run.step);
+            atomic_store(&t->world->page->saved_step, state->step);
         }
     } else {
-        rc = dt_store_set(t->world->store, key, dt_text_str(&entry), entry.size, err);
+        (void)snprintf(key, sizeof key, "train/save/%lld/%d", (long long)t->saver.tries, t->rank);
+        rc = dt_store_set(t->world->store, key, dt_text_str(entry), entry->size, err);
     }
     if (rc == 0) {
-        snprintf(key, sizeof key, "train/saved/%lld", (long long)t->saver.tries);
+        (void)snprintf(key, sizeof key, "train/saved/%lld", (long long)t->saver.tries);
         /* Rank 0 waits for each of the others in turn, and then writes. */
         rc = trainer_share(t, key, &verdict, refused ? &why : NULL, t->size * save_timeout_s(t) + AGREE_TIMEOUT_S, err);
     }
+    dt_text_clear(&verdict);
+    return rc;
+}
+
+void save_done(struct trainer *t, int64_t step, double begin_s, double pause_s)
+{
+    t->saver.saved_step = step;
+    free(t->saver.saved_path);
+    t->saver.saved_path = checkpoint_path(t->job->checkpointing.checkpoint_dir, step);
+    atomic_store(&t->world->page->saved_step, step);
+    const struct report saved = {.of = t,
+                                 .step = step,
+                                 .total_steps = t->run.total_steps,
+                                 .round = t->world->round,
+                                 .save_s = dt_now_s() - begin_s,
+                                 .pause_s = pause_s};
+    observers_report(&t->observers, &saved, MOMENT_SAVED);
+}
+
+int trainer_save(struct trainer *t, struct dt_error *err)
+{
+    struct dt_text entry;
+    struct dt_error why;
+    int rc = 0;
+    if (trainer_settle(t, "save", err) != 0) {
+        return -1;
+    }
+    double begin_s = dt_now_s();
+    struct checkpoint_state state = save_state(t);
+    dt_text_init(&entry);
+    atomic_store(&t->world->page->save_begin_s, begin_s);
+    t->saver.tries++;
+    bool written = write_slices(t, &state, &entry, &why) == 0;
+    if (t->lost) { /* nobody hears of it as of a disk: this rank ends, and with it the round */
+        *err = why;
+        rc = -1;
+    } else {
+        rc = save_agree(t, &state, &entry, written ? NULL : &why, err);
+    }
     if (rc == 0) {
-        t->saver.saved_step = t->run.step;
-        free(t->saver.saved_path);
-        t->saver.saved_path = checkpoint_path(t->job->checkpointing.checkpoint_dir, t->run.step);
-        atomic_store(&t->world->page->saved_step, t->run.step);
-        const struct report saved = {.of = t,
-                                     .step = t->run.step,
-                                     .total_steps = t->run.total_steps,
-                                     .round = t->world->round,
-                                     .save_s = dt_now_s() - begin_s};
-        observers_report(&t->observers, &saved, MOMENT_SAVED);
+        save_done(t, state.step, begin_s, dt_now_s() - begin_s);
     }
     dt_page_pulse(t->world->page);
     dt_text_clear(&entry);
-    dt_text_clear(&verdict);
     return rc;
 }

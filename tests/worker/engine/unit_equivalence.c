@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -178,6 +179,26 @@ static void set_mesh(struct side *s, const char *value)
     s->job.fsdp.device_mesh[1] = shards > 0 ? shards : s->ranks / replicas;
 }
 
+/* cpu, nvme; with small portions, so that an update of these models has several. */
+static void set_offload(struct side *s, const char *value, enum offload_to *out)
+{
+    static const char *const homes[] = {"none", "cpu", "nvme", NULL};
+    struct job_offload *o = &s->job.offload;
+    *out = (enum offload_to)choice(value, homes);
+    o->portion = o->portion > 0 ? o->portion : 2048;
+    o->buffer_count = 3;
+    o->pipeline_read = o->pipeline_write = o->overlap_events = true;
+    o->ratio = o->ratio > 0 ? o->ratio : 1;
+    o->block_size = 4096;
+    o->queue_depth = 4;
+    o->intra_op_parallelism = 1;
+    if (o->nvme_path.count == 0) {
+        const char **paths = dt_arena_alloc(&s->job.arena, 2 * sizeof *paths);
+        paths[0] = paths[1] = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : folder; /* the files have no names */
+        o->nvme_path = (struct dt_strings){2, paths};
+    }
+}
+
 static void apply(struct side *s, const char *word)
 {
     static const char *const syncs[] = {"auto", "every", "boundary", NULL}, *const prefetches[] = {"pre", "post",
@@ -246,6 +267,18 @@ static void apply(struct side *s, const char *word)
         s->job.precision.reduce = DT_F32;
     } else if (strcmp(word, "inorder") == 0) {
         s->job.data.shuffle = false;
+    } else if (has_value(word, "optimizer", &value)) {
+        set_offload(s, value, &s->job.offload.optimizer);
+    } else if (has_value(word, "weights", &value)) {
+        set_offload(s, value, &s->job.offload.parameters);
+    } else if (has_value(word, "ratio", &value)) {
+        s->job.offload.ratio = number(value);
+    } else if (has_value(word, "portion", &value)) {
+        s->job.offload.portion = (int64_t)number(value);
+    } else if (strcmp(word, "unpipelined") == 0) {
+        s->job.offload.pipeline_read = s->job.offload.pipeline_write = false;
+    } else if (strcmp(word, "threads") == 0) {
+        s->job.offload.engine = OFFLOAD_ENGINE_THREADS;
     } else if (has_value(word, "k", &value)) {
         t->gradient_accumulation_steps = (int64_t)number(value);
     } else if (has_value(word, "ranks", &value)) {

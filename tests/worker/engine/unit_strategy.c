@@ -64,8 +64,7 @@ static void test_names(void **state)
     assert_null(strategy_find("zerro2", 2, &err));
     assert_string_equal(err.text, "training.strategy: zerro2: unknown strategy; did you mean zero2?");
     assert_int_equal(err.status, DT_INVALID);
-    assert_null(strategy_find("deepspeed_stage_3_offload", 2, &err));
-    assert_non_null(strstr(err.text, "not there yet"));
+    assert_string_equal(strategy_find("deepspeed_stage_3_offload", 2, &err)->name, "zero3");
     assert_null(strategy_find("single_device", 2, &err));
     struct dt_text text;
     dt_text_init(&text);

@@ -1,6 +1,6 @@
 /* covers: worker/job/dialects base/config.c base/config_unknown.c */
 /* Keys of other systems: what each rule does, values with two owners, files and places, the batch,
- * what has no effect, and the table in docs/training.md. */
+ * what has no effect, and the tables in docs. */
 #include "base/file.h"
 #include "tests/lib/folder.h"
 #include "worker/job/dialects/dialect.h"
@@ -77,7 +77,8 @@ static void refused(const char *more, const char *set, int world, const char *me
     "3e-4, \"betas\": [0.8, 0.99], \"eps\": 1e-7, \"weight_decay\": 0.1}}, \"scheduler\": {\"type\": "                 \
     "\"WarmupDecayLR\", \"params\": {\"warmup_num_steps\": 4, \"warmup_min_lr\": 0, \"warmup_max_lr\": 3e-4, "         \
     "\"total_num_steps\": 20}}, \"bf16\": {\"enabled\": true}, \"fp16\": {\"enabled\": false}, "                       \
-    "\"zero_optimization\": {\"stage\": 2, \"overlap_comm\": true, \"offload_optimizer\": {\"device\": \"none\"}}"
+    "\"zero_optimization\": {\"stage\": 2, \"reduce_bucket_size\": 5e8, \"offload_optimizer\": {\"device\": "          \
+    "\"none\"}}"
 #define OURS                                                                                                           \
     "\"training\": {\"batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 4, \"max_grad_norm\": 0.5, "           \
     "\"learning_rate\": 3e-4, \"adam_beta1\": 0.8, \"adam_beta2\": 0.99, \"adam_epsilon\": 1e-7, \"weight_decay\": "   \
@@ -97,7 +98,7 @@ static void test_same_job(void **state)
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         opened(&theirs, forms[i], NULL, 2);
         assert_string_equal(theirs.text, ours.text);
-        assert_non_null(strstr(theirs.inert_keys, "zero_optimization.overlap_comm"));
+        assert_non_null(strstr(theirs.inert_keys, "zero_optimization.reduce_bucket_size"));
         job_close(&theirs);
     }
     char set[160];
@@ -125,7 +126,6 @@ static void test_places(void **state)
         named, NULL, 1,
         "ds.json:2:24: gradient_clipping: is -1; give a number from 0 to 1e+30\n"
         "ds.json:3:3: gradient_cliping: unknown key; did you mean gradient_clipping?\n"
-        "ds.json:3:26: overlap_comm: unknown key; did you mean zero_optimization.overlap_comm?\n"
         "ds.json:4:25: zero_optimization.stag: unknown key; did you mean stage?\n"
         "ds.json:5:28: optimizer.params.weight_decay: is 0, but training.weight_decay is 0.1 (job.json:2:15); say it "
         "in one place\n");
@@ -148,8 +148,11 @@ static void nest(const char *key, const char *value, struct dt_text *out)
     for (; strchr(key, '.') != NULL; depth++, key = strchr(key, '.') + 1) {
         dt_text_printf(out, "\"%.*s\": {", (int)strcspn(key, "."), key);
     }
-    dt_text_printf(out, "\"%s\": %s%.*s", key, value, depth, "}}}}");
+    dt_text_printf(out, "\"%s\": %s%.*s", key, value, depth, "}}}}}}}}");
 }
+
+/* Where the keys of a dialect stand, with what must stand beside them. */
+static const struct dialect *at;
 
 /* What is wrong with a job that has a key, or null; and one more. */
 static const char *with_key(const char *key, const char *value, const char *set)
@@ -158,7 +161,16 @@ static const char *with_key(const char *key, const char *value, const char *set)
     struct dt_text more;
     struct job job;
     dt_text_init(&more);
-    nest(key, value, &more);
+    if (at != NULL && *at->places[0] != 0) {
+        bool accelerate = at == &dialect_accelerate && strcmp(key, "distributed_type") != 0;
+        dt_text_printf(&more, "%s%s", accelerate ? "\"accelerate\": {\"distributed_type\": \"MULTI_GPU\", " : "", "");
+        char path[160];
+        (void)snprintf(path, sizeof path, "%s.%s", at->places[0], key);
+        nest(accelerate ? key : path, value, &more);
+        dt_text_puts(&more, accelerate ? "}" : "");
+    } else {
+        nest(key, value, &more);
+    }
     const char *wrong = open_with(&job, more.data, set, 1);
     if (wrong == NULL) {
         (void)snprintf(copy, sizeof copy, "inert: %s", job.inert_keys != NULL ? job.inert_keys : "");
@@ -166,6 +178,20 @@ static const char *with_key(const char *key, const char *value, const char *set)
     }
     dt_text_clear(&more);
     return wrong != NULL ? wrong : copy;
+}
+
+/* A word that becomes a value of ours: its size, 0 for none. */
+static size_t word_of(const char *words, const char **word)
+{
+    for (const char *p = words; *p != 0; p += *p == '|') {
+        size_t size = strcspn(p, "="), rest = strcspn(p + size + 1, "|");
+        if (rest > 0 && p[size + 1] != '!' && p[size + 1] != '~' && *p != '*') {
+            *word = p;
+            return size;
+        }
+        p += size + 1 + rest;
+    }
+    return 0;
 }
 
 /* Whatever takes a value to a key of ours finds that the key has another one. */
@@ -177,14 +203,16 @@ static void check_owners(const struct dialect_rule *r)
         (void)snprintf(theirs, sizeof theirs, "3");
         (void)snprintf(set, sizeof set, "%s=4", r->to);
     } else {
-        size_t size = strcspn(word, "=");
-        bool bare = strncmp(word, "true", 4) == 0 || (*word >= '0' && *word <= '9');
+        size_t size = word_of(r->text, &word);
+        bool bare =
+            strncmp(word, "true", 4) == 0 || strncmp(word, "false", 5) == 0 || strspn(word, "0123456789") == size;
         (void)snprintf(theirs, sizeof theirs, bare ? "%.*s" : "\"%.*s\"", (int)size, word);
         (void)snprintf(set, sizeof set, "%s=%s", r->to,
-                       strcmp(r->to, "training.strategy") == 0              ? "ddp"
-                       : strcmp(r->to, "mixed_precision.reduce_dtype") == 0 ? "bf16"
-                       : strncmp(word, "true", 4) == 0                      ? "fp32"
-                                                                            : "bf16");
+                       strcmp(r->to, "training.strategy") == 0                                     ? "ddp"
+                       : strcmp(r->to, "training.device") == 0                                     ? "auto_"
+                       : strcmp(r->to, "mixed_precision.reduce_dtype") == 0                        ? "bf16"
+                       : strcmp(r->to, "training.precision") == 0 && strncmp(word, "true", 4) != 0 ? "bf16"
+                                                                                                   : "fp32");
     }
     const char *wrong = with_key(r->from, theirs, set);
     if (strstr(wrong, r->from) == NULL || strstr(wrong, r->to) == NULL ||
@@ -193,28 +221,45 @@ static void check_owners(const struct dialect_rule *r)
     }
 }
 
+static bool wants_block(const struct dialect_rule *r)
+{
+    return at == &dialect_accelerate && (strncmp(r->from, "deepspeed_config.", 17) == 0);
+}
+
 static void test_rules(void **state)
 {
     (void)state;
     for (const struct dialect *const *d = dialects; *d != NULL; d++) {
-        for (const struct dialect_rule *r = (*d)->rules; r->from != NULL; r++) {
-            char inert[128];
-            (void)snprintf(inert, sizeof inert, "inert: %s", r->from);
+        at = *d;
+        for (const struct dialect_rule *r = at->rules; r->from != NULL; r++) {
+            if (wants_block(r) || (at == &dialect_accelerate && strcmp(r->from, "distributed_type") == 0)) {
+                continue; /* unit_dialect_files.c has them */
+            }
+            char inert[192];
+            bool top = *at->places[0] == 0;
+            (void)snprintf(inert, sizeof inert, "inert: %s%s%s", at->places[0], top ? "" : ".", r->from);
             assert_string_equal(with_key(r->from, "null", NULL), "inert: ");
             if (r->how == DIALECT_INERT) {
                 assert_string_equal(with_key(r->from, "true", NULL), inert);
+            } else if (r->how == DIALECT_SILENT && strcmp(r->from, "transformer_layer_cls_to_wrap") != 0) {
+                assert_string_equal(with_key(r->from, "true", NULL), "inert: ");
             } else if (r->how == DIALECT_REFUSE) {
+                const char *off = with_key(r->from, "{\"enabled\": false, \"loss_scale\": 0}", NULL);
+                assert_string_equal(off, strstr(r->text, "beyond scope") == r->text ? inert : "inert: ");
                 assert_non_null(strstr(with_key(r->from, "true", NULL), r->text));
                 assert_string_equal(with_key(r->from, "false", NULL), "inert: ");
-                assert_string_equal(with_key(r->from, "{\"enabled\": false, \"loss_scale\": 0}", NULL), "inert: ");
-            } else {
-                assert_string_equal(with_key(r->from, "\"auto\"", NULL), "inert: ");
-                if (r->to != NULL && r->how != DIALECT_FUNCTION) {
+            } else if (r->how == DIALECT_MOVE || (r->how == DIALECT_WORDS && strstr(r->text, "auto=") == NULL)) {
+                const char *word;
+                if (strcmp(r->from, "train_micro_batch_size_per_gpu") != 0) { /* which the job must say then */
+                    assert_string_equal(with_key(r->from, "\"auto\"", NULL), "inert: ");
+                }
+                if (r->to != NULL && (r->how == DIALECT_MOVE || word_of(r->text, &word) > 0)) {
                     check_owners(r);
                 }
             }
         }
     }
+    at = NULL;
 }
 
 /* Two foreign keys may own one value as well. */
@@ -438,13 +483,14 @@ static void test_batch(void **state)
 
 /* ---- documentation ---- */
 
-/* The table in docs/training.md is the one of the rules; DT_UPDATE=1 writes it anew. */
-static void test_docs(void **state)
+/* The part of a page between two lines is the table of the rules; DT_UPDATE=1 writes it anew. */
+static void check_table(const struct dialect *d, const char *path)
 {
-    (void)state;
-    const char *path = "docs/training.md", *begin = "<!-- DeepSpeed's keys -->\n", *end = "<!-- end -->\n";
+    const char *end = "<!-- end -->\n";
+    char begin[80];
     struct dt_text table, file, now;
     struct dt_error err = {0};
+    (void)snprintf(begin, sizeof begin, "<!-- %s's keys -->\n", d->name);
     dt_text_init(&table);
     dt_text_init(&file);
     dt_text_init(&now);
@@ -452,10 +498,11 @@ static void test_docs(void **state)
         fail_msg("%s is missing: run this from the top folder", path);
     }
     assert_int_equal(dt_file_read(path, 1 << 20, &file, &err), 0);
-    dialect_table(&dialect_deepspeed, &table);
-    const char *from = strstr(file.data, begin), *to = strstr(file.data, end);
-    assert_non_null(from);
-    assert_true(to > from);
+    dialect_table(d, &table);
+    const char *from = strstr(file.data, begin), *to = from != NULL ? strstr(from, end) : NULL;
+    if (to == NULL) {
+        fail_msg("%s: no place for %s", path, begin);
+    }
     dt_text_printf(&now, "%.*s%s%s", (int)(from + strlen(begin) - file.data), file.data, table.data, to);
     if (getenv("DT_UPDATE") != NULL) {
         write_file(path, now.data);
@@ -465,6 +512,14 @@ static void test_docs(void **state)
     dt_text_clear(&table);
     dt_text_clear(&file);
     dt_text_clear(&now);
+}
+
+static void test_docs(void **state)
+{
+    (void)state;
+    for (const struct dialect *const *d = dialects; *d != NULL; d++) {
+        check_table(*d, *d == &dialect_deepspeed ? "docs/training.md" : "docs/dialects.md");
+    }
 }
 
 static int set_up(void **state)

@@ -1,7 +1,9 @@
 /* Homes: where this rank's slices rest between their uses. A home is a row of functions; a struct
  * home is one array at such a place, as weights, gradients, masters, or one state of the optimizer.
- * A strategy says which home each array has (struct residence). The device is the only home so far
- * (device.c): its arrays lie in the plan, bring returns their address, and back does nothing.
+ * A strategy says which home each array has (struct residence), and the job's section `offload` may
+ * choose another one. On the device (device.c) an array lies in the plan, bring returns its address, and
+ * back does nothing. In the host's memory (host.c) and in files (nvme.c) it rests outside of the device's
+ * memory; both share windows.c.
  *
  * Whatever reads or writes a slice brings it first and gives it back afterwards:
  *
@@ -13,7 +15,7 @@
  *   - It uses the address only in work of `stream` that is enqueued between the two calls, or on the
  *     host after that stream was waited for. Another stream brings for itself.
  *   - It gives back the same bytes before it brings others of this array, but for several that
- *     together have no more than the bytes that it named while planning.
+ *     together have no more than the bytes that it named while planning, and are HOME_PIECES_MOST at most.
  *   - It says the use. HOME_READ leaves the bytes as they are. HOME_WRITE writes all of them: what
  *     is there before is arbitrary. HOME_CHANGE reads and writes.
  *   - It orders its own streams as if the array lay in device memory. A home may add waits, and
@@ -44,12 +46,32 @@
 #define DT_WORKER_ENGINE_HOMES_HOME_H
 
 #include "worker/engine/plan.h"
+#include "worker/job/job.h"
+
+/* Pieces of one array that are brought at a time, at most; and the least bytes of one. */
+enum { HOME_PIECES_MOST = 64, HOME_PIECE_BYTES = 128 };
+/* Elements that an update brings of an array outside of the device's memory, unless the job says it. */
+enum { HOME_PORTION = 2 << 20 };
+
+/* What homes outside of the device's memory need to know. */
+struct home_settings {
+    const struct job_offload *job;
+    bool own_memory;      /* the device has memory of its own */
+    size_t portion_bytes; /* of an array that an update brings at a time; stripes of files are as long */
+    int buffers;          /* such portions that have room on the device */
+    bool reads_ahead;     /* what follows a portion is read before it is asked for */
+    bool overlaps_reads, overlaps_writes; /* with work on what came before */
+};
 
 enum home_use { HOME_READ, HOME_WRITE, HOME_CHANGE };
 
 struct home {
     const struct home_ops *ops;
-    int piece;   /* of the plan: the array, or room for what is brought of it */
+    int piece;                            /* of the plan: the array, or room for what is brought of it */
+    int host_piece;                       /* of the plan: pinned memory of the host */
+    const struct home_settings *settings; /* null: the row needs none */
+    const char *what;                     /* the array, for messages */
+    size_t size_bytes, most_bytes;
     void *state; /* the row's own */
 };
 
@@ -73,6 +95,22 @@ struct home_ops {
 struct residence {
     const struct home_ops *weights, *grads, *masters, *states;
 };
+
+/* residence.c */
+/* Where arrays rest whose strategy says `row`, as the job wishes it. Host memory beside a device that
+ * computes in the host's memory is the device's own. */
+void residence_choose(struct residence *out, const struct residence *row, const struct job_offload *job,
+                      bool own_memory);
+/* Settings of an array's home. parameters: weights that are gathered. They borrow `job`. */
+void residence_settings(struct home_settings *out, const struct job_offload *job, bool own_memory, bool parameters);
+/* What the job asks of its homes and cannot get, before anything is opened, by `ranks` of this host whose
+ * plans are as p: space in the folders, and memory of the host beside a device with its own. */
+int residence_check(const struct plan *p, const struct job_offload *job, int ranks, bool own_memory,
+                    struct dt_error *err);
+/* One line: where state rests, and how long a step's bytes take at the rate of a short write and read there;
+ * nothing where nothing is offloaded. */
+void residence_words(const struct plan *p, const struct job_offload *job, int ranks, bool own_memory,
+                     struct dt_text *out);
 
 /* An array from byte `at` on. */
 struct home_part {
@@ -99,7 +137,7 @@ static inline void home_close(struct home *h)
     *h = (struct home){0};
 }
 
-extern const struct home_ops home_device;
+extern const struct home_ops home_device, home_host, home_nvme;
 /* The address of an open array whose home is the device. */
 void *home_device_at(const struct home *h);
 

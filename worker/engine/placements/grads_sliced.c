@@ -10,7 +10,7 @@
 static void add(struct strategy *s, struct plan *p)
 {
     int64_t owned = s->optimizer == PART_WHOLE ? s->grad_total : s->grad_total / s->shards;
-    strategy_plan_home(s, &s->grads_home, s->row->rests.grads, p, PLAN_GRADIENTS, PLAN_PEERS, owned, s->precision.sums);
+    strategy_plan_home(s, &s->grads_home, s->rests.grads, p, PLAN_GRADIENTS, PLAN_PEERS, owned, s->precision.sums);
     slots_plan(s, &s->gradient, p, PLAN_GRADIENT_SLOTS, false, true, s->precision.grads);
 }
 

@@ -11,7 +11,7 @@
 
 static void add(struct strategy *s, struct plan *p)
 {
-    strategy_plan_home(s, &s->weights_home, s->row->rests.weights, p, PLAN_WEIGHTS, PLAN_PEERS, s->total / s->shards,
+    strategy_plan_home(s, &s->weights_home, s->rests.weights, p, PLAN_WEIGHTS, PLAN_PEERS, s->total / s->shards,
                        s->precision.compute);
     slots_plan(s, &s->gather, p, PLAN_GATHER_SLOTS, s->keep_after_forward, false, s->precision.compute);
 }

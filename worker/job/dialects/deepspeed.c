@@ -35,6 +35,7 @@ static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const
     if (name == NULL) {
         dt_config_problem(u->c, path, "is \"%.40s\": not there yet; write AdamW, SGD, Lion, Lamb or Adagrad",
                           cJSON_IsString(value) ? value->valuestring : "");
+        dt_config_pass(u->c, dialect_path(u, "optimizer.params")); /* its numbers go with it */
         return;
     }
     if (strcasecmp(value->valuestring, "Adam") == 0 &&
@@ -78,6 +79,7 @@ static void scheduler(struct dialect_use *u, const struct dialect_rule *r, const
             u->c, path,
             "there are WarmupLR, WarmupDecayLR and WarmupCosineLR; write one of them, or remove the block "
             "and write training.lr_scheduler_type");
+        dt_config_pass(u->c, dialect_path(u, "scheduler.params")); /* its numbers go with it */
         return;
     }
     const cJSON *peak = dt_config_value(u->c, dialect_path(u, "scheduler.params.warmup_max_lr")),
@@ -195,8 +197,165 @@ static void batch(struct dialect_use *u, const struct dialect_rule *r, const cha
     }
 }
 
+/* The stage that the file asks for; 0 without one. */
+static double stage_of(const struct dialect_use *u)
+{
+    double stage = 0;
+    (void)dt_config_number(dt_config_value(u->c, dialect_path(u, "zero_optimization.stage")), &stage);
+    return stage;
+}
+
+static void stage(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    const struct dialect_rule words = WORDS(r->from, r->to, "0=zero0|1=zero1|2=zero2|3=zero3");
+    if (cJSON_IsArray(value)) {
+        dt_config_problem(u->c, path,
+                          "is a list, of which DeepSpeed's autotuning would choose; write one of 0, 1, 2, 3");
+        return;
+    }
+    dialect_words(u, &words, path, value);
+}
+
+/* How much of stage 3 is in memory at a time. Files carry these keys at other stages, too, where they
+ * say nothing. DeepSpeed takes the names without "stage3_" as well. */
+static void stage3(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    static const char start[] = "zero_optimization.stage3_";
+    bool prefixed = strncmp(r->from, start, sizeof start - 1) == 0;
+    const char *other = dialect_path(
+        u, prefixed ? dt_arena_printf(u->arena, "zero_optimization.%s", r->from + sizeof start - 1) : r->from);
+    const cJSON *said = prefixed ? dt_config_value(u->c, other) : NULL;
+    if (said != NULL && !cJSON_Compare(said, value, true)) {
+        dt_config_problem(u->c, path, "%s says another value (%s); say it in one place", dt_config_name(u->c, other),
+                          dt_config_source(u->c, other));
+    } else if (dialect_is_auto(value)) {
+        if (strstr(r->from, "prefetch_bucket_size") == NULL && strstr(r->from, "param_persistence_threshold") == NULL) {
+            dt_config_problem(u->c, path, "\"auto\" means nothing here; give a number, or remove it");
+        }
+    } else if (stage_of(u) == 3) {
+        dialect_inert(u, path, NULL);
+    }
+}
+
+/* Of autotp_size up to 1 nothing is split. */
+static void tensor_parallel(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    (void)r;
+    double size = 0;
+    const cJSON *inner = cJSON_GetObjectItemCaseSensitive(value, "tensor_parallel");
+    (void)(dt_config_number(cJSON_GetObjectItemCaseSensitive(value, "autotp_size"), &size) ||
+           dt_config_number(cJSON_GetObjectItemCaseSensitive(value, "tp_size"), &size) ||
+           dt_config_number(cJSON_GetObjectItemCaseSensitive(inner, "tp_size"), &size));
+    if (size > 1) {
+        dt_config_problem(
+            u->c, path,
+            "beyond scope: a layer is not split over ranks; write autotp_size 1, stage 3 shards its weights");
+    } else {
+        dialect_inert(u, path, NULL);
+    }
+}
+
+static bool has_enabled(const cJSON *value)
+{
+    for (const cJSON *v = cJSON_IsObject(value) ? value->child : NULL; v != NULL; v = v->next) {
+        if ((cJSON_IsTrue(v) && strcmp(v->string, "enabled") == 0) || has_enabled(v)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A block of several parts, each of which is switched on by itself. */
+static void parts(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    (void)r;
+    if (has_enabled(value)) {
+        dt_config_problem(u->c, path, "beyond scope: models are not compressed while they train; remove it");
+    } else {
+        dialect_inert(u, path, NULL);
+    }
+}
+
+/* apex: its levels are precisions. */
+static void amp(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    const cJSON *level = cJSON_GetObjectItemCaseSensitive(value, "opt_level");
+    const char *word = cJSON_IsString(level) ? level->valuestring : "O1";
+    if (dt_config_off(value) || strcmp(word, "O0") == 0) {
+        return;
+    }
+    if (strcmp(word, "O1") == 0 || strcmp(word, "O2") == 0) {
+        dialect_inert(u, path, "training.precision 16-mixed");
+        dialect_give(u, path, r->to, cJSON_CreateString("16-mixed"));
+    } else {
+        dt_config_problem(u->c, path, "opt_level %.20s has no fp32 masters; write O1 or O2", word);
+    }
+}
+
+static void autocast(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(value, "dtype"),
+                *modules = cJSON_GetObjectItemCaseSensitive(value, "lower_precision_safe_modules");
+    const char *word = cJSON_IsString(type) ? type->valuestring : "bfloat16";
+    if (!cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(value, "enabled"))) {
+        return;
+    }
+    if (modules != NULL) {
+        dialect_inert(u, path, "lower_precision_safe_modules");
+    }
+    dialect_give(u, path, r->to, cJSON_CreateString(strstr(word, "bf") != NULL ? "bf16-mixed" : "16-mixed"));
+}
+
+/* Sums are taken first, so the divisions before them are the same to the last bit but one. */
+static void prescale(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    (void)r;
+    bool scatters = !cJSON_IsFalse(dt_config_value(u->c, dialect_path(u, "zero_optimization.reduce_scatter")));
+    if (!cJSON_IsTrue(value)) {
+        return;
+    }
+    if (stage_of(u) == 2 && scatters) {
+        dt_config_problem(u->c, path, "DeepSpeed does not take it with reduce_scatter at stage 2; remove one of them");
+        return;
+    }
+    dialect_inert(u, path, "gradients are summed, then divided once");
+}
+
+/* The same number as gradient_clipping says nothing new. */
+static void optimizer_norm(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    (void)r;
+    if (cJSON_Compare(value, dt_config_value(u->c, dialect_path(u, "gradient_clipping")), true)) {
+        dialect_inert(u, path, "gradient_clipping says it");
+    } else {
+        dt_config_problem(u->c, path, "write gradient_clipping");
+    }
+}
+
+/* DeepSpeed's block says how layers are computed again, not that they are. */
+static void recomputing(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    bool on = cJSON_IsTrue(dt_config_value(u->c, "activation_checkpointing.enabled"));
+    if (!on || dt_config_off(value)) {
+        if (!cJSON_IsFalse(value)) {
+            dialect_inert(u, path, "layers are computed again where activation_checkpointing.enabled says so");
+        }
+        return;
+    }
+    dt_config_problem(u->c, path, "%s", r->text + strlen("refused: "));
+}
+
+#define BEYOND "beyond scope; remove it"
+#define STAGE3_KEY(key, why)                                                                                           \
+    {                                                                                                                  \
+        .from = (key), .how = DIALECT_FUNCTION, .fn = stage3, .text = "no effect: " why, .sees_auto = true             \
+    }
+#define STAGE3(name, why) STAGE3_KEY("zero_optimization.stage3_" name, why), STAGE3_KEY("zero_optimization." name, why)
+#define STEP_TIMES "`metrics.jsonl` has each step's time, `logging.timeline_steps` more"
+#define NUMBERS "the numbers are in `metrics.jsonl`, and with `logging.csv` in a table"
 #define LATER "not there yet; remove it"
 #define ALWAYS "done anyway"
+#define PINNED "host memory that is copied from and to is pinned anyway"
 #define OWN_SIZES "messages have sizes of their own"
 #define OWN_ORDER "each layer is fetched and freed in its turn"
 #define FP16 "not there yet; remove it, or write training.precision \"bf16-mixed\""
@@ -229,7 +388,9 @@ static const struct dialect_rule rules[] = {
     WORDS("optimizer.params.amsgrad", NULL, "false=|true=!not there yet; remove it"),
     INERT("optimizer.params.torch_adam", "the formula is the same"),
     INERT("optimizer.params.fused", "the update is one kernel"),
-    REFUSE("optimizer.params.max_grad_norm", "write gradient_clipping"),
+    FUNCTION("optimizer.params.max_grad_norm", NULL, optimizer_norm,
+             "refused: write gradient_clipping; the number that stands there, too, is taken"),
+    INERT("optimizer.legacy_fusion", "the update is one kernel"),
 
     FUNCTION("scheduler.type", "training.lr_scheduler_type", scheduler,
              "`training.lr_scheduler_type`: WarmupLR = `warmuplr`, WarmupDecayLR = `warmupdecaylr`, "
@@ -252,75 +413,159 @@ static const struct dialect_rule rules[] = {
            "DeepSpeed's name; here it is training.optimizer_state_dtype \"bf16\", beside fp32 masters"),
     WORDS("bfloat16.enabled", "training.precision", "true=bf16-mixed|false="),
     REFUSE("fp16", FP16),
-    REFUSE("amp", FP16),
+    FUNCTION("amp", "training.precision", amp,
+             "`training.precision`: O1 and O2 = `16-mixed`, O0 is off; O3 is refused"),
+    FUNCTION("torch_autocast", "training.precision", autocast,
+             "`training.precision`: bfloat16 = `bf16-mixed`, float16 = `16-mixed`"),
+    REFUSE("data_types.keep_in_fp32_modules", LATER),
     WORDS("communication_data_type", "mixed_precision.reduce_dtype",
           "fp32=fp32|bf16=bf16|bfp16=bf16|fp16=!not there yet; write bf16"),
     WORDS("data_types.grad_accum_dtype", NULL, "fp32=|*=!gradients add up in fp32; write fp32"),
 
-    WORDS("zero_optimization.stage", "training.strategy", "0=zero0|1=zero1|2=zero2|3=zero3"),
-    INERT("zero_optimization.overlap_comm", ALWAYS),
-    INERT("zero_optimization.contiguous_gradients", ALWAYS),
-    INERT("zero_optimization.reduce_scatter", ALWAYS),
-    INERT("zero_optimization.allgather_partitions", ALWAYS),
+    FUNCTION("zero_optimization.stage", "training.strategy", stage,
+             "`training.strategy`: 0 = `zero0`, 1 = `zero1`, 2 = `zero2`, 3 = `zero3`"),
+    WORDS("zero_optimization.overlap_comm", NULL, "true=|false=~" ALWAYS),
+    WORDS("zero_optimization.contiguous_gradients", NULL, "true=|false=~" ALWAYS),
+    WORDS("zero_optimization.reduce_scatter", NULL, "true=|false=~" ALWAYS),
+    WORDS("zero_optimization.allgather_partitions", NULL, "true=|false=~" ALWAYS),
     INERT("zero_optimization.reduce_bucket_size", OWN_SIZES),
     INERT("zero_optimization.allgather_bucket_size", OWN_SIZES),
     INERT("zero_optimization.use_multi_rank_bucket_allreduce", OWN_SIZES),
     INERT("zero_optimization.sub_group_size", "the update needs no tiles"),
-    INERT("zero_optimization.round_robin_gradients", "results are the same"),
+    WORDS("zero_optimization.round_robin_gradients", NULL, "false=|true=~results are the same"),
     INERT("zero_optimization.ignore_unused_parameters", "these models use all their parameters"),
+    INERT("zero_optimization.find_unused_parameters", "these models use all their parameters"),
+    INERT("zero_optimization.ignore_missing_optim_state", "a checkpoint that lacks state is named"),
     INERT("zero_optimization.load_from_fp32_weights", "checkpoints hold fp32 weights"),
     INERT("zero_optimization.elastic_checkpoint", "checkpoints load on any number of ranks"),
     INERT("zero_optimization.legacy_stage1", "there is one stage 1"),
-    INERT("zero_optimization.stage3_prefetch_bucket_size", OWN_ORDER),
-    INERT("zero_optimization.stage3_param_persistence_threshold", OWN_ORDER),
-    INERT("zero_optimization.stage3_model_persistence_threshold", OWN_ORDER),
-    INERT("zero_optimization.stage3_max_live_parameters", OWN_ORDER),
-    INERT("zero_optimization.stage3_max_reuse_distance", OWN_ORDER),
-    INERT("zero_optimization.stage3_gather_16bit_weights_on_model_save", "`model/` is whole, in fp32"),
-    INERT("zero_optimization.stage3_gather_fp16_weights_on_model_save", "`model/` is whole, in fp32"),
-    REFUSE("zero_optimization.offload_optimizer", LATER),
-    REFUSE("zero_optimization.offload_param", LATER),
-    REFUSE("zero_optimization.cpu_offload", LATER),
-    REFUSE("zero_optimization.cpu_offload_param", LATER),
-    REFUSE("zero_optimization.zero_quantized_weights", LATER),
-    REFUSE("zero_optimization.zero_quantized_gradients", LATER),
+    INERT("zero_optimization.leaf_module", "a layer is a unit"),
+    INERT("zero_optimization.compute_grad_norm", ALWAYS),
+    INERT("zero_optimization.parameter_alignment", OWN_SIZES),
+    INERT("zero_optimization.save_muon_momentum_buffer_in_memory", "checkpoints hold all state"),
+    STAGE3("prefetch_bucket_size", OWN_ORDER),
+    STAGE3("param_persistence_threshold", OWN_ORDER),
+    STAGE3("model_persistence_threshold", OWN_ORDER),
+    STAGE3("max_live_parameters", OWN_ORDER),
+    STAGE3("max_reuse_distance", OWN_ORDER),
+    STAGE3("module_granularity_threshold", OWN_ORDER),
+    STAGE3("use_all_reduce_for_fetch_params", OWN_ORDER),
+    STAGE3("allgather_sequential", OWN_ORDER),
+    SILENT("zero_optimization.stage3_gather_16bit_weights_on_model_save", "`model/` is whole"),
+    SILENT("zero_optimization.gather_16bit_weights_on_model_save", "`model/` is whole"),
+    SILENT("zero_optimization.stage3_gather_fp16_weights_on_model_save", "`model/` is whole"),
+    WORDS("zero_optimization.offload_optimizer.device", "offload.optimizer", "none=none|cpu=cpu|nvme=nvme"),
+    MOVE("zero_optimization.offload_optimizer.nvme_path", "offload.nvme_path"),
+    MOVE("zero_optimization.offload_optimizer.buffer_count", "offload.buffer_count"),
+    INERT("zero_optimization.offload_optimizer.pin_memory", PINNED),
+    MOVE("zero_optimization.offload_optimizer.pipeline_read", "offload.pipeline_read"),
+    MOVE("zero_optimization.offload_optimizer.pipeline_write", "offload.pipeline_write"),
+    INERT("zero_optimization.offload_optimizer.fast_init", "files begin as zeros anyway"),
+    MOVE("zero_optimization.offload_optimizer.ratio", "offload.ratio"),
+    WORDS("zero_optimization.offload_param.device", "offload.parameters", "none=none|cpu=cpu|nvme=nvme"),
+    MOVE("zero_optimization.offload_param.nvme_path", "offload.nvme_path"),
+    INERT("zero_optimization.offload_param.buffer_count", "`offload.buffer_count` is for all arrays"),
+    INERT("zero_optimization.offload_param.buffer_size", "the plan has room for the largest slice"),
+    INERT("zero_optimization.offload_param.max_in_cpu", "with nvme the files have all of it"),
+    INERT("zero_optimization.offload_param.pin_memory", PINNED),
+    WORDS("zero_optimization.cpu_offload", "offload.optimizer", "true=cpu|false="),
+    WORDS("zero_optimization.cpu_offload_param", "offload.parameters", "true=cpu|false="),
+    INERT("zero_optimization.cpu_offload_use_pin_memory", PINNED),
+    REFUSE("zero_optimization.zero_quantized_weights", BEYOND),
+    REFUSE("zero_optimization.zero_quantized_nontrainable_weights", BEYOND),
+    REFUSE("zero_optimization.zero_quantized_gradients", BEYOND),
+    REFUSE("zero_optimization.zeropp_loco_param", BEYOND),
+    REFUSE("zero_optimization.zenflow", BEYOND),
+    REFUSE("zero_optimization.super_offload", BEYOND),
+    WORDS("zero_optimization.mics_shard_size", NULL,
+          "-1=|*=!beyond scope; training.strategy \"hybrid_shard\" shards within a host; write that"),
+    REFUSE("zero_optimization.mics_hierarchical_params_gather", BEYOND),
     WORDS("zero_optimization.zero_hpz_partition_size", NULL,
           "1=|*=!training.strategy \"hybrid_shard\" shards within a host; write that"),
 
     INERT("activation_checkpointing.partition_activations", "a layer is not split over ranks"),
     INERT("activation_checkpointing.contiguous_memory_optimization", "memory is planned as a whole"),
     INERT("activation_checkpointing.synchronize_checkpoint_boundary", "nothing needs it"),
-    REFUSE("activation_checkpointing.cpu_checkpointing", LATER),
-    REFUSE("activation_checkpointing.number_checkpoints", "write activation_checkpointing.checkpoint_every_n_layers"),
-    REFUSE("activation_checkpointing.profile", LATER),
+    FUNCTION("activation_checkpointing.cpu_checkpointing", NULL, recomputing, "refused: " LATER),
+    FUNCTION("activation_checkpointing.number_checkpoints", NULL, recomputing,
+             "refused: write activation_checkpointing.checkpoint_every_n_layers"),
+    FUNCTION("activation_checkpointing.profile", NULL, recomputing, "refused: " LATER),
 
-    INERT("wall_clock_breakdown", "`metrics.jsonl` has each step's time, `logging.timeline_steps` more"),
+    WORDS("wall_clock_breakdown", NULL, "false=|true=~" STEP_TIMES),
     INERT("zero_allow_untested_optimizer", "every optimizer goes with every stage"),
     INERT("zero_force_ds_cpu_optimizer", "there is nothing else"),
     INERT("disable_allgather", OWN_SIZES),
     INERT("checkpoint", "checkpoints load on any number of ranks"),
-    WORDS("gradient_predivide_factor", NULL, "1=|*=!gradients are summed, then divided once; write 1"),
-    REFUSE("prescale_gradients", "gradients are summed, then divided once; remove it"),
-    REFUSE("sparse_gradients", LATER),
-    REFUSE("memory_breakdown", "train --plan prints memory by purpose; remove it"),
-    REFUSE("dump_state", "train --print-config prints the job; remove it"),
+    WORDS("gradient_predivide_factor", NULL, "1=|*=~gradients are summed, then divided once"),
+    FUNCTION("prescale_gradients", NULL, prescale,
+             "no effect: gradients are summed, then divided once; refused with reduce_scatter at stage 2"),
+    WORDS("sparse_gradients", NULL, "false=|true=~gradients of embeddings are dense"),
+    WORDS("dataloader_drop_last", NULL, "false=|true=!" LATER),
+    INERT("seq_parallel_communication_data_type", "a sequence is not split over ranks"),
+    INERT("vocabulary_size", "tables are padded as they are read"),
+    INERT("nebula", "checkpoints are those of `checkpointing`"),
+    INERT("timers", STEP_TIMES),
+    INERT("log_level", "DTRUN_LOG says what is logged"),
+    INERT("graph_harvesting", "`training.cuda_graphs` says it"),
+    INERT("compile", "nothing is compiled while it trains"),
+    INERT("disable_python_gc", "there is none"),
+    INERT("use_data_before_expert_parallelism", "there are no experts"),
+    INERT("datastates", "checkpoints are those of `checkpointing`"),
+    INERT("memory_breakdown", "train --plan prints memory by purpose"),
+    INERT("dump_state", "train --print-config prints the job"),
     REFUSE("elasticity", "not there yet; train_batch_size is kept on any number of ranks that divide it; remove it"),
-    REFUSE("aio", LATER),
-    REFUSE("autotuning", LATER),
-    REFUSE("comms_logger", LATER),
-    REFUSE("compression_training", LATER),
+    MOVE("aio.block_size", "offload.block_size"),
+    MOVE("aio.queue_depth", "offload.queue_depth"),
+    MOVE("aio.intra_op_parallelism", "offload.intra_op_parallelism"),
+    MOVE("aio.thread_count", "offload.intra_op_parallelism"),
+    MOVE("aio.single_submit", "offload.single_submit"),
+    MOVE("aio.overlap_events", "offload.overlap_events"),
+    WORDS("aio.use_gds", NULL, "false=|true=!files are read through the host's memory; write false"),
     MOVE("csv_monitor.enabled", "logging.csv"),
     INERT("csv_monitor.output_path", "`metrics.csv` is in the run's folder, or where `logging.csv_path` says"),
     INERT("csv_monitor.job_name", "`metrics.csv` is in the run's folder, or where `logging.csv_path` says"),
-    REFUSE("curriculum_learning", LATER),
-    REFUSE("data_efficiency", LATER),
-    REFUSE("flops_profiler", LATER),
-    REFUSE("progressive_layer_drop", LATER),
-    REFUSE("sparse_attention", LATER),
-    REFUSE("tensorboard", LATER),
-    REFUSE("wandb", LATER),
+    INERT("tensorboard", NUMBERS),
+    INERT("wandb", NUMBERS),
+    INERT("comet", NUMBERS),
+    INERT("comms_logger", "`logging.timeline_steps` has the collectives"),
+    INERT("flops_profiler", "train --plan has operations, `metrics.jsonl` the rate"),
+    REFUSE("autotuning", "beyond scope; train --plan says what fits, write that"),
+    FUNCTION("compression_training", NULL, parts, "refused where a part is enabled: beyond scope"),
+    REFUSE("quantize_training", "beyond scope: models are not compressed while they train; remove it"),
+    REFUSE("weight_quantization", "beyond scope: models are not compressed while they train; remove it"),
+    FUNCTION("tensor_parallel", NULL, tensor_parallel, "refused: beyond scope; autotp_size 0 or 1 has no effect"),
+    REFUSE("curriculum_learning", BEYOND),
+    REFUSE("data_efficiency", BEYOND),
+    REFUSE("progressive_layer_drop", BEYOND),
+    REFUSE("sparse_attention", BEYOND),
+    REFUSE("eigenvalue", BEYOND),
+    REFUSE("expert_parallel", BEYOND),
+    REFUSE("hybrid_engine", BEYOND),
+    REFUSE("pipeline", BEYOND),
     {0},
 };
 
+/* "auto" leaves the batch to the job, which must say it then. */
+static void defaults(struct dialect_use *u)
+{
+    const char *path = dialect_path(u, "train_micro_batch_size_per_gpu");
+    if (dialect_is_auto(dt_config_value(u->c, path)) && dt_config_value(u->c, "training.batch_size_per_gpu") == NULL) {
+        dt_config_problem(u->c, path,
+                          "is \"auto\", and nothing says the batch; add training.batch_size_per_gpu to the job");
+    }
+}
+
+static const char *const places[] = {
+    "", "deepspeed", "transformers.deepspeed", "accelerate.deepspeed_config.deepspeed_config_file", "neox", NULL};
+
 const struct dialect dialect_deepspeed = {
-    .name = "DeepSpeed", .section = "deepspeed", .family = "deepspeed", .rules = rules};
+    .name = "DeepSpeed",
+    .section = "deepspeed",
+    .family = "deepspeed",
+    .places = places,
+    .marks = "zero_optimization|train_batch_size|train_micro_batch_size_per_gpu|steps_per_print|gradient_clipping|"
+             "wall_clock_breakdown|zero_allow_untested_optimizer|fp16.enabled|bf16.enabled|optimizer.params|"
+             "scheduler.params|flops_profiler|compression_training|autotuning",
+    .lenient = true,
+    .defaults = defaults,
+    .rules = rules};

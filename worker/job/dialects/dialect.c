@@ -2,6 +2,7 @@
 #include "worker/job/dialects/dialect.h"
 
 #include "base/config_value.h"
+#include "worker/job/dialects/registered.h"
 
 #include <cjson/cJSON.h>
 #include <ctype.h>
@@ -9,7 +10,9 @@
 #include <string.h>
 #include <strings.h>
 
-const struct dialect *const dialects[] = {&dialect_fsdp, &dialect_deepspeed, NULL};
+const struct dialect *const dialects[] = {
+    &dialect_lightning, &dialect_trainer,    &dialect_transformers, &dialect_accelerate, &dialect_launch,
+    &dialect_fsdp,      &dialect_fsdp_block, &dialect_neox,         &dialect_deepspeed,  NULL};
 
 /* ---- words of ours that mean the same ---- */
 
@@ -25,6 +28,13 @@ const char *dialect_strategy(const char *name, struct dt_arena *arena)
         *p = (char)tolower((unsigned char)*p);
     }
     const char *stage = strstr(plain, "_stage_");
+    char *offload = strstr(plain, "_offload");
+    if (strcmp(plain, "fsdp_cpu_offload") == 0) {
+        return dt_arena_strdup(arena, "full_shard");
+    }
+    if (offload != NULL) { /* the section `offload` has that */
+        *offload = 0;
+    }
     return stage != NULL                 ? dt_arena_printf(arena, "zero%s", stage + 7)
            : starts_with(plain, "fsdp_") ? plain + 5
                                          : plain;
@@ -37,8 +47,16 @@ bool dialect_is_bf16(const char *precision)
 
 static const char *plain_precision(const char *name, struct dt_arena *arena)
 {
+    static const char *const words[][2] = {{"32", "32-true"},  {"fp32", "32-true"},  {"bf16", "bf16-mixed"},
+                                           {"16", "16-mixed"}, {"fp16", "16-mixed"}, {"64", "64-true"},
+                                           {"fp64", "64-true"}};
     (void)arena;
-    return dialect_is_bf16(name) ? "bf16" : "fp32";
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        if (strcasecmp(words[i][0], name) == 0) {
+            return words[i][1];
+        }
+    }
+    return name;
 }
 
 static const struct spelling {
@@ -64,7 +82,8 @@ static bool same(const struct dialect_use *u, const char *key, const cJSON *a, c
 /* True for a value of ours that leaves the choice to the dialect. */
 static bool leaves_open(const struct dialect *d, const cJSON *ours)
 {
-    return dialect_is_auto(ours) || (cJSON_IsString(ours) && strcasecmp(ours->valuestring, d->family) == 0);
+    return dialect_is_auto(ours) ||
+           (d->family != NULL && cJSON_IsString(ours) && strcasecmp(ours->valuestring, d->family) == 0);
 }
 
 /* ---- one key ---- */
@@ -134,7 +153,24 @@ static const char *translate(const struct dialect_use *u, const char *words, con
     return found;
 }
 
-static void use_words(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+void dialect_inert(struct dialect_use *u, const char *path, const char *why)
+{
+    dt_text_printf(u->inert, "%s%s", u->inert->size == 0 ? "" : u->converts ? "\n" : ", ", dt_config_name(u->c, path));
+    dt_text_puts(u->inert, why != NULL ? " (" : "");
+    for (const char *p = why != NULL ? why : ""; *p != 0; p++) { /* without Markdown */
+        dt_text_add(u->inert, p, *p != '`');
+    }
+    dt_text_puts(u->inert, why != NULL ? ")" : "");
+}
+
+/* Ours as JSON (true, 0), or as a bare string. */
+static cJSON *word_value(const char *ours)
+{
+    cJSON *value = cJSON_ParseWithOpts(ours, NULL, true);
+    return value != NULL ? value : cJSON_CreateString(ours);
+}
+
+void dialect_words(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     struct dt_text names, is;
     dt_text_init(&names);
@@ -145,12 +181,20 @@ static void use_words(struct dialect_use *u, const struct dialect_rule *r, const
         dt_config_problem(u->c, path, "is %s; give one of: %s", dt_text_str(&is), dt_text_str(&names));
     } else if (*ours == '!') {
         dt_config_problem(u->c, path, "is %s: %s", dt_text_str(&is), ours + 1);
+    } else if (*ours == '~') {
+        dialect_inert(u, path, ours + 1);
     } else if (*ours != 0) {
-        dialect_give(u, path, r->to, cJSON_CreateString(ours));
+        dialect_give(u, path, r->to, word_value(ours));
     }
     dt_config_pass(u->c, path);
     dt_text_clear(&names);
     dt_text_clear(&is);
+}
+
+static bool has_auto(const struct dialect_rule *r)
+{
+    return r->sees_auto ||
+           (r->how == DIALECT_WORDS && (strncmp(r->text, "auto=", 5) == 0 || strstr(r->text, "|auto=") != NULL));
 }
 
 /* An offload to nowhere is off as well. */
@@ -163,17 +207,19 @@ static bool is_off(const cJSON *value)
 static void apply(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     if (r->how == DIALECT_REFUSE) {
-        if (!is_off(value)) {
+        if (!is_off(value)) { /* also "auto", which would be a wish for it */
             dt_config_problem(u->c, path, "%s", r->text);
+        } else if (cJSON_IsObject(value) && starts_with(r->text, "beyond scope")) {
+            dialect_inert(u, path, NULL); /* a block that is switched off */
         }
-    } else if (r->how == DIALECT_INERT) {
-        dt_text_printf(u->inert, "%s%s", u->inert->size > 0 ? ", " : "", dt_config_name(u->c, path));
-    } else if (dialect_is_auto(value)) {
+    } else if (r->how == DIALECT_INERT && !dialect_is_auto(value)) {
+        dialect_inert(u, path, u->converts ? r->text : NULL);
+    } else if (r->how == DIALECT_SILENT || (dialect_is_auto(value) && !has_auto(r))) {
         dt_config_pass(u->c, path);
     } else if (r->how == DIALECT_FUNCTION) {
         r->fn(u, r, path, value);
     } else if (r->how == DIALECT_WORDS) {
-        use_words(u, r, path, value);
+        dialect_words(u, r, path, value);
     } else {
         dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
     }
@@ -193,12 +239,12 @@ static bool has_key_of(const struct dialect_use *u, const char *from, size_t sec
 }
 
 /* Their default, where the section of the key is given without it. A key without a section is of the
- * dialect's own. */
+ * place itself. */
 static void fall_back(struct dialect_use *u, const struct dialect_rule *r)
 {
     size_t size = strchr(r->from, '.') != NULL ? strcspn(r->from, ".") : 0;
     const char *section = size > 0               ? dt_arena_printf(u->arena, "%s%.*s", u->prefix, (int)size, r->from)
-                          : u->prefix[0] != '\0' ? u->dialect->section
+                          : u->prefix[0] != '\0' ? u->place
                                                  : NULL;
     const cJSON *ours = dt_config_value(u->c, r->to);
     bool theirs = u->prefix[0] != '\0' || has_key_of(u, r->from, size);
@@ -210,45 +256,310 @@ static void fall_back(struct dialect_use *u, const struct dialect_rule *r)
 
 /* ---- all keys ---- */
 
-/* The keys at one place: at the top of the job, or in the dialect's section. */
-static void apply_at(struct dialect_use *u)
+/* A comment where the format has none: "_note", "//", "comment". */
+static bool is_comment(const char *leaf)
 {
-    for (const struct dialect_rule *r = u->dialect->rules; r->from != NULL; r++) {
-        const char *path = dialect_path(u, r->from);
-        if (r->how != DIALECT_REFUSE) {
-            dt_config_known(u->c, path);
-        }
-        if (dt_config_where(u->c, path) == NULL) {
-            dt_config_pass(u->c, path);
-        } else {
-            apply(u, r, path, dt_config_value(u->c, path));
+    return *leaf == '_' || strncmp(leaf, "//", 2) == 0 || strcmp(leaf, "comment") == 0;
+}
+
+/* The last part of a path; a part in quotes has a dot of its own. */
+static const char *leaf_of(const char *path)
+{
+    size_t size = strlen(path);
+    const char *quote = size > 1 && path[size - 1] == '"' ? strchr(path, '"') : NULL;
+    const char *dot = quote != NULL ? NULL : strrchr(path, '.');
+    return quote != NULL ? quote + 1 : dot != NULL ? dot + 1 : path;
+}
+
+/* True for a name that differs from the other by its case, blanks at an end, or "-" for "_". */
+static bool same_name(const char *a, const char *b)
+{
+    a += strspn(a, " \t");
+    for (; *a != 0 && *b != 0; a++, b++) {
+        char x = (char)tolower((unsigned char)*a), y = (char)tolower((unsigned char)*b);
+        if ((x == '-' ? '_' : x) != (y == '-' ? '_' : y)) {
+            return false;
         }
     }
+    return *b == 0 && a[strspn(a, " \t")] == 0;
+}
+
+/* A key at the top of the dialect that is written like this one but for a slip, or null. */
+static const char *meant(const struct dialect_use *u, const char *leaf)
+{
     for (const struct dialect_rule *r = u->dialect->rules; r->from != NULL; r++) {
-        if (r->fallback != NULL && dt_config_value(u->c, dialect_path(u, r->from)) == NULL) {
+        const char *top = dt_arena_printf(u->arena, "%.*s", (int)strcspn(r->from, "."), r->from);
+        if (same_name(leaf, top) || dt_text_distance(leaf, top, 2) <= 2) {
+            return top;
+        }
+    }
+    return NULL;
+}
+
+/* Where a key of this name belongs: the whole key, or null. */
+static const char *belongs(const struct dialect_use *u, const char *leaf)
+{
+    for (const struct dialect_rule *r = u->dialect->rules; r->from != NULL; r++) {
+        if (strcmp(leaf_of(r->from), leaf) == 0) {
+            return r->from;
+        }
+    }
+    return NULL;
+}
+
+/* A key that its own system does not know and ignores. */
+static void ignore(struct dialect_use *u, const char *path)
+{
+    const char *right = belongs(u, leaf_of(path));
+    struct dt_text why;
+    dt_text_init(&why);
+    dt_text_printf(&why, "%s",
+                   strcmp(u->place, "neox") == 0 ? "there is no such key here" : "DeepSpeed ignores it, too");
+    if (right != NULL) {
+        dt_text_printf(&why, "; it belongs at %s", right);
+    }
+    const cJSON *value = dt_config_value(u->c, path);
+    for (const cJSON *v = cJSON_IsObject(value) ? value->child : NULL; v != NULL; v = v->next) {
+        right = belongs(u, v->string);
+        if (right != NULL && strcmp(right, v->string) == 0) {
+            dt_text_printf(&why, "; %s belongs at the top level", v->string);
+        }
+    }
+    dialect_inert(u, path, dt_text_str(&why));
+    dt_text_clear(&why);
+    dt_config_pass(u->c, path);
+}
+
+/* What no rule has read. */
+static void apply_rest(struct dialect_use *u)
+{
+    const char *path;
+    const cJSON *value;
+    for (size_t at = 0; *u->place != 0 && (path = dt_config_unread(u->c, u->place, &at, &value)) != NULL;) {
+        const char *leaf = leaf_of(path);
+        bool top = (size_t)(leaf - path) == strlen(u->prefix);
+        if (is_comment(leaf)) {
+            dt_config_pass(u->c, path);
+        } else if (u->dialect->lenient && top && meant(u, leaf) != NULL) {
+            dt_config_problem(u->c, path, "unknown key; did you mean %s?", meant(u, leaf));
+            dt_config_pass(u->c, path);
+        } else if (u->dialect->lenient && top) {
+            ignore(u, path);
+        }
+    }
+}
+
+/* Hydra's word may stand in blocks that are refused as a whole, too. */
+static void find_missing(struct dialect_use *u)
+{
+    const char *path;
+    const cJSON *value;
+    for (size_t at = 0; *u->place != 0 && (path = dt_config_unread(u->c, u->place, &at, &value)) != NULL;) {
+        if (cJSON_IsString(value) && strcmp(value->valuestring, "???") == 0) {
+            dt_config_problem(u->c, path, "is ???, Hydra's word for a value that must be given; give it");
+        }
+    }
+}
+
+/* The ways to write a rule's key: as it is, with the dialect's prefix of names, with hyphens. Null for
+ * one that the dialect does not have. */
+enum { WAYS = 3 };
+static const char *given_path(const struct dialect_use *u, const struct dialect_rule *r, int way)
+{
+    const struct dialect *d = u->dialect;
+    if (way == 1) {
+        return d->spelling != NULL ? dt_arena_printf(u->arena, "%s%s%s", u->prefix, d->spelling, r->from) : NULL;
+    }
+    if (way == 2 && (!d->hyphens || strchr(r->from, '_') == NULL)) {
+        return NULL;
+    }
+    char *path = dt_arena_printf(u->arena, "%s%s", u->prefix, r->from);
+    for (char *p = path + strlen(u->prefix); way == 2 && *p != 0; p++) {
+        *p = *p == '_' ? '-' : *p;
+    }
+    return path;
+}
+
+static void apply_at(struct dialect_use *u)
+{
+    find_missing(u);
+    for (const struct dialect_rule *r = u->dialect->rules; r->from != NULL; r++) {
+        for (int way = 0; way < WAYS; way++) {
+            const char *path = given_path(u, r, way);
+            if (path == NULL) {
+                continue;
+            }
+            if (r->how != DIALECT_REFUSE) {
+                dt_config_known(u->c, path);
+            }
+            if (dt_config_where(u->c, path) == NULL) {
+                dt_config_pass(u->c, path);
+            } else {
+                apply(u, r, path, dt_config_value(u->c, path));
+            }
+        }
+    }
+    apply_rest(u);
+}
+
+static void fall_back_at(struct dialect_use *u)
+{
+    for (const struct dialect_rule *r = u->dialect->rules; r->from != NULL; r++) {
+        bool given = false;
+        for (int way = 0; r->fallback != NULL && way < WAYS; way++) {
+            const char *path = given_path(u, r, way);
+            given |= path != NULL && dt_config_value(u->c, path) != NULL;
+        }
+        if (r->fallback != NULL && !given) {
             fall_back(u, r);
         }
     }
+    if (u->dialect->defaults != NULL) {
+        u->dialect->defaults(u);
+    }
 }
 
-void dialects_apply(struct dt_config *c, struct dt_arena *arena, int world, struct dt_text *inert)
+/* At each place that is there. */
+static void at_places(const struct dialect *d, struct dialect_use *u, void (*visit)(struct dialect_use *))
 {
-    for (const struct dialect *const *d = dialects; *d != NULL; d++) {
-        struct dialect_use u = {.c = c, .arena = arena, .dialect = *d, .prefix = "", .world = world, .inert = inert};
-        apply_at(&u);
-        if ((*d)->section != NULL) {
-            u.prefix = dt_arena_printf(arena, "%s.", (*d)->section);
-            apply_at(&u);
+    u->dialect = d;
+    for (const char *const *place = d->places; *place != NULL; place++) {
+        u->place = *place;
+        u->prefix = **place != 0 ? dt_arena_printf(u->arena, "%s.", *place) : "";
+        if (**place == 0 || (dt_config_value(u->c, *place) != NULL && (d->counts == NULL || d->counts(u)))) {
+            visit(u);
         }
     }
 }
 
-int dialects_include(struct dt_config *c, struct dt_error *err)
+void dialects_apply(struct dt_config *c, struct dt_arena *arena, int world, bool converts, struct dt_text *inert)
 {
+    static const struct dialect own = {.name = "the job", .rules = NULL};
+    struct dialect_use u = {.c = c,
+                            .arena = arena,
+                            .dialect = &own,
+                            .place = "",
+                            .prefix = "",
+                            .world = world,
+                            .converts = converts,
+                            .inert = inert};
+    registered_apply(&u);
+    size_t count = 0;
+    for (; dialects[count] != NULL; count++) {
+        at_places(dialects[count], &u, apply_at);
+    }
+    while (count > 0) {
+        at_places(dialects[--count], &u, fall_back_at);
+    }
+}
+
+/* ---- files ---- */
+
+void dialects_include(struct dt_config *c)
+{
+    struct dt_error err;
     for (const struct dialect *const *d = dialects; *d != NULL; d++) {
-        if ((*d)->section != NULL && dt_config_include(c, (*d)->section, err) != 0) {
-            return dt_wrap(err, "%s: %s", dt_config_where(c, (*d)->section), (*d)->section);
+        for (const char *const *place = (*d)->places; *place != NULL; place++) {
+            if (**place != 0 && dt_config_include(c, *place, &err) != 0) {
+                dt_config_problem(c, *place, "%s", err.text);
+            }
         }
+    }
+}
+
+/* True when a key of "a|b.c" is given. */
+static bool has_mark(const struct dt_config *c, const char *marks, struct dt_arena *arena)
+{
+    for (const char *p = marks; *p != 0; p += *p == '|') {
+        size_t size = strcspn(p, "|");
+        const char *mark = dt_arena_printf(arena, "%.*s", (int)size, p);
+        if (dt_config_value(c, mark) != NULL) {
+            return true;
+        }
+        p += size;
+    }
+    return false;
+}
+
+#define OURS                                                                                                           \
+    "training|checkpointing|export|generation|strategies|transforms|data.train|model.name|model.load|optimizer.name|"  \
+    "logging.log_every_n_steps"
+
+/* gpt-neox's own keys, with "-" or "_" alike; DeepSpeed's stand among them. */
+static bool is_neox(const struct dt_config *c)
+{
+    static const char *const names[][2] = {{"num_layers", "num-layers"},
+                                           {"hidden_size", "hidden-size"},
+                                           {"pipe_parallel_size", "pipe-parallel-size"},
+                                           {"train_iters", "train-iters"}};
+    int count = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        count += dt_config_value(c, names[i][0]) != NULL || dt_config_value(c, names[i][1]) != NULL;
+    }
+    return count >= 2;
+}
+
+static const struct dialect *recognise(const struct dt_config *c, struct dt_arena *arena)
+{
+    if (has_mark(c, OURS, arena)) {
+        return NULL;
+    }
+    for (const struct dialect *const *d = dialects; *d != NULL; d++) {
+        if ((*d)->marks != NULL && has_mark(c, (*d)->marks, arena)) {
+            return *d;
+        }
+    }
+    return NULL;
+}
+
+/* The dialect of a file, null for one of ours. 0 or -1. */
+static int look_at(const char *path, bool converts, struct dt_config **c, const struct dialect **d,
+                   struct dt_arena *arena, struct dt_error *err)
+{
+    *d = NULL;
+    if (dt_config_open(c, path, arena, err) != 0 &&
+        (dt_config_open_relaxed(c, path, arena, NULL) != 0 ||
+         (recognise(*c, arena) == NULL && !is_neox(*c) && (dt_config_close(*c, NULL, NULL), true)))) {
+        *c = NULL;
+        return -1;
+    }
+    *d = recognise(*c, arena);
+    if (is_neox(*c) && !has_mark(*c, OURS, arena)) {
+        *d = &dialect_neox;
+    }
+    if (*d == &dialect_neox && !converts) {
+        (void)dt_config_close(*c, NULL, NULL);
+        *c = NULL;
+        return dt_fail(err, DT_INVALID, "%s: a gpt-neox file; take over its DeepSpeed part with train --convert", path);
     }
     return 0;
+}
+
+int dialects_open(struct dt_config **c, const char *path, bool converts, struct dt_arena *arena, struct dt_error *err)
+{
+    const struct dialect *d = NULL;
+    int result = look_at(path, converts, c, &d, arena, err);
+    if (result == 0 && d != NULL) {
+        (void)dt_config_close(*c, NULL, NULL);
+        *c = NULL;
+        result = dt_config_open_text(c, path, "{}", 2, arena, err);
+        result = result == 0 ? dt_config_include_file(*c, d->section, path, err) : result;
+    }
+    return result;
+}
+
+int dialects_add(struct dt_config *c, const char *path, struct dt_arena *arena, struct dt_error *err)
+{
+    const struct dialect *d = NULL;
+    struct dt_config *other = NULL;
+    if (look_at(path, false, &other, &d, arena, err) != 0) {
+        return -1;
+    }
+    (void)dt_config_close(other, NULL, NULL);
+    if (d == NULL) {
+        return dt_fail(
+            err, DT_INVALID,
+            "%s: beside a job file --config takes a file of DeepSpeed, Hugging Face, accelerate or Lightning", path);
+    }
+    return dt_config_include_file(c, d->section, path, err);
 }

@@ -25,7 +25,7 @@ static void schema_words(const char *words, struct dt_text *out)
         char *end = NULL;
         bool bare =
             strncmp(p, "true=", 5) == 0 || strncmp(p, "false=", 6) == 0 || (strtod(p, &end) >= 0 && end == p + word);
-        if (p[word + 1] != '!') {
+        if (p[word + 1] != '!' && *p != '*') {
             const char *quote = bare ? "" : "\"";
             dt_text_printf(out, ", %s%.*s%s", quote, (int)word, p, quote);
         }
@@ -65,7 +65,9 @@ static void schema_key(const struct dialect *d, const struct dialect_rule *r, co
         return;
     }
     dt_text_printf(out, "%*s\"%s\": {", indent, "", key);
-    if (r->how == DIALECT_WORDS) {
+    bool open = r->how == DIALECT_WORDS && (strstr(r->text, "|*=") != NULL || *r->text == '*') &&
+                strstr(r->text, "*=!") == NULL;
+    if (r->how == DIALECT_WORDS && !open) {
         schema_words(r->text, out);
     }
     dt_text_puts(out, "\"description\": ");
@@ -142,10 +144,16 @@ static void schema_top(const struct dialect *d, int indent, struct dt_text *out)
 void dialects_schema(const char *section, int indent, struct dt_text *out)
 {
     for (const struct dialect *const *d = dialects; *d != NULL; d++) {
-        if (*section != 0) {
+        bool at_top = *(*d)->places[0] == 0;
+        if (*section != 0 && at_top) {
             members(*d, section, indent, out);
-        } else if ((*d)->section != NULL) {
+        } else if (*section == 0 && (*d)->section != NULL && at_top) {
             schema_top(*d, indent, out);
+        } else if (*section == 0 && (*d)->section != NULL) {
+            dt_text_printf(out,
+                           ",\n%*s\"%s\": {\"type\": [\"object\", \"string\", \"null\"], \"description\": \"keys of "
+                           "%s, or the file that holds them\"}",
+                           indent, "", (*d)->section, (*d)->name);
         }
     }
 }
@@ -162,16 +170,40 @@ static void table_words(const char *words, struct dt_text *out)
         dt_text_puts(out, p == words ? "" : "; ");
         dt_text_printf(out, "%.*s", others ? 6 : (int)word, others ? "others" : p);
         if (rest == 0) {
-            dt_text_puts(out, " is taken");
+            dt_text_puts(out, others ? " are taken" : " is taken");
+        } else if (*ours == '~') {
+            dt_text_printf(out, " %s no effect: %.*s", others ? "have" : "has", (int)rest - 1, ours + 1);
         } else if (*ours == '!') {
             /* a semicolon would end the part of this word */
             size_t cause = strcspn(ours, ";");
             cause = cause < rest ? cause : rest;
             dt_text_printf(out, " %s refused: %.*s", others ? "are" : "is", (int)cause - 1, ours + 1);
         } else {
-            dt_text_printf(out, " is `%.*s`", (int)rest, ours);
+            dt_text_printf(out, " %s `%.*s`", others ? "are" : "is", (int)rest, ours);
         }
         p += word + 1 + rest;
+    }
+}
+
+void dialect_describe(const struct dialect_rule *r, struct dt_text *out)
+{
+    if (r->how == DIALECT_MOVE || (r->how == DIALECT_WORDS && r->to != NULL)) {
+        dt_text_printf(out, "`%s`%s", r->to, r->how == DIALECT_WORDS ? ": " : "");
+    }
+    if (r->how == DIALECT_WORDS) {
+        table_words(r->text, out);
+    } else if (r->how != DIALECT_MOVE) {
+        dt_text_printf(out, "%s%s",
+                       r->how == DIALECT_INERT    ? "no effect: "
+                       : r->how == DIALECT_SILENT ? "taken: "
+                       : r->how == DIALECT_REFUSE ? "refused: "
+                                                  : "",
+                       r->text);
+    }
+    if (r->fallback != NULL) {
+        bool inside = strchr(r->from, '.') != NULL;
+        dt_text_printf(out, inside ? "; %s where `%.*s` does not say it" : "; %s where the file does not say it",
+                       r->fallback, (int)strcspn(r->from, "."), r->from);
     }
 }
 
@@ -180,23 +212,7 @@ void dialect_table(const struct dialect *d, struct dt_text *out)
     dt_text_printf(out, "| %s's key | here |\n|---|---|\n", d->name);
     for (const struct dialect_rule *r = d->rules; r->from != NULL; r++) {
         dt_text_printf(out, "| `%s` | ", r->from);
-        if (r->how == DIALECT_MOVE || (r->how == DIALECT_WORDS && r->to != NULL)) {
-            dt_text_printf(out, "`%s`%s", r->to, r->how == DIALECT_WORDS ? ": " : "");
-        }
-        if (r->how == DIALECT_WORDS) {
-            table_words(r->text, out);
-        } else if (r->how != DIALECT_MOVE) {
-            dt_text_printf(out, "%s%s",
-                           r->how == DIALECT_INERT    ? "no effect: "
-                           : r->how == DIALECT_REFUSE ? "refused: "
-                                                      : "",
-                           r->text);
-        }
-        if (r->fallback != NULL) {
-            bool inside = strchr(r->from, '.') != NULL;
-            dt_text_printf(out, inside ? "; %s where `%.*s` does not say it" : "; %s where the file does not say it",
-                           r->fallback, (int)strcspn(r->from, "."), r->from);
-        }
+        dialect_describe(r, out);
         dt_text_puts(out, " |\n");
     }
 }

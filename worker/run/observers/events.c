@@ -36,12 +36,12 @@ static void append(struct observer *o, const char *name, const char *fields)
 
 static void events_report(struct observer *o, const struct report *r, enum moment moment)
 {
-    char fields[96];
+    char fields[128];
     if (moment == MOMENT_EVENT) {
         append(o, r->name, r->fields);
     } else if (moment == MOMENT_SAVED) {
-        (void)snprintf(fields, sizeof fields, "\"step\": %lld, \"seconds\": %.3f, \"round\": %d", (long long)r->step,
-                       r->save_s, r->round);
+        (void)snprintf(fields, sizeof fields, "\"step\": %lld, \"seconds\": %.3f, \"pause_s\": %.3f, \"round\": %d",
+                       (long long)r->step, r->save_s, r->pause_s, r->round);
         append(o, "save", fields);
     }
 }

@@ -1,0 +1,161 @@
+/* What the section `offload` of a job means for the arrays of a strategy, and whether this host has
+ * what that takes. */
+#include "worker/engine/homes/transfer.h"
+#include "worker/engine/homes/windows.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* What a short measurement writes and reads. */
+enum { PROBE_BYTES = 32 << 20 };
+
+static const struct home_ops *home_at(const struct home_ops *row, enum offload_to to, bool own_memory)
+{
+    switch (to) {
+    case OFFLOAD_NONE:
+        break;
+    case OFFLOAD_CPU:
+        return own_memory ? &home_host : row;
+    case OFFLOAD_NVME:
+        return &home_nvme;
+    }
+    return row;
+}
+
+void residence_choose(struct residence *out, const struct residence *row, const struct job_offload *job,
+                      bool own_memory)
+{
+    /* Gradients that an update reads once need no disk: they are written once a micro-step. */
+    enum offload_to grads = job->optimizer != OFFLOAD_NONE ? OFFLOAD_CPU : OFFLOAD_NONE;
+    *out = (struct residence){.weights = home_at(row->weights, job->parameters, own_memory),
+                              .grads = home_at(row->grads, grads, own_memory),
+                              .masters = home_at(row->masters, job->optimizer, own_memory),
+                              .states = home_at(row->states, job->optimizer, own_memory)};
+}
+
+void residence_settings(struct home_settings *out, const struct job_offload *job, bool own_memory, bool parameters)
+{
+    *out = (struct home_settings){.job = job,
+                                  .own_memory = own_memory,
+                                  .portion_bytes =
+                                      (size_t)(job->portion > 0 ? job->portion : HOME_PORTION) * sizeof(float),
+                                  .buffers = job->buffer_count > 0 ? (int)job->buffer_count : 4,
+                                  .reads_ahead = job->pipeline_read && !parameters, /* gathers ask ahead themselves */
+                                  .overlaps_reads = job->pipeline_read,
+                                  .overlaps_writes = job->pipeline_write};
+}
+
+/* Folders before this one on the same file system, and how many there are in all. */
+static int same_disk(const struct job_offload *job, int i, bool *first)
+{
+    struct stat own, other;
+    int count = 0;
+    *first = true;
+    if (stat(job->nvme_path.of[i], &own) != 0) {
+        return 1;
+    }
+    for (int k = 0; k < job->nvme_path.count; k++) {
+        if (stat(job->nvme_path.of[k], &other) == 0 && other.st_dev == own.st_dev) {
+            *first = *first && k >= i;
+            count++;
+        }
+    }
+    return count;
+}
+
+static int check_folder(const struct plan *p, const struct job_offload *job, int i, int ranks, struct dt_error *err)
+{
+    const char *path = job->nvme_path.of[i];
+    struct stat s;
+    bool first;
+    if (stat(path, &s) != 0 || !S_ISDIR(s.st_mode)) {
+        return dt_fail(err, DT_INVALID,
+                       "offload.nvme_path: %s: there is no such folder; create it, or name one on a fast disk", path);
+    }
+    int sharers = same_disk(job, i, &first);
+    double need = (double)p->file_bytes * ranks * sharers / job->nvme_path.count, have = dt_file_free_bytes(path);
+    if (first && have >= 0 && need > have) {
+        char need_text[32], have_text[32];
+        return dt_fail(err, DT_FULL,
+                       "offload.nvme_path: %s: the files of %d rank%s need %s, but %s are free; make room, or add a "
+                       "folder on another disk",
+                       path, ranks, ranks == 1 ? "" : "s", dt_text_bytes(need, need_text, sizeof need_text),
+                       dt_text_bytes(have, have_text, sizeof have_text));
+    }
+    return 0;
+}
+
+int residence_check(const struct plan *p, const struct job_offload *job, int ranks, bool own_memory,
+                    struct dt_error *err)
+{
+    for (int i = 0; i < job->nvme_path.count && p->file_bytes > 0; i++) {
+        if (check_folder(p, job, i, ranks, err) != 0) {
+            return -1;
+        }
+    }
+    if (own_memory && p->bytes[PLAN_HOST] > 0) { /* pinned by the driver, which asks for no memlock */
+        char what[64], need_text[32], have_text[32];
+        double need = (double)p->size_bytes[PLAN_PINNED] * ranks, have = plan_available(ranks, what, sizeof what);
+        if (need > have) {
+            return dt_fail(err, DT_NO_MEMORY, "offload: %d rank%s need %s of the host's memory, %s is %s; use nvme",
+                           ranks, ranks == 1 ? "" : "s", dt_text_bytes(need, need_text, sizeof need_text), what,
+                           dt_text_bytes(have, have_text, sizeof have_text));
+        }
+    }
+    return 0;
+}
+
+/* Bytes per second of writing and reading files as homes do; 0: unknown. */
+static double probe(const struct job_offload *job, const char **engine)
+{
+    struct striped files = {0};
+    struct transfer *t = NULL;
+    void *memory = aligned_alloc(TRANSFER_PAGE_BYTES, PROBE_BYTES);
+    double begin_s = 0, rate = 0;
+    *engine = "threads";
+    if (memory != NULL && striped_open(&files, job, "probe", (size_t)1 << 20, PROBE_BYTES, NULL) == 0 &&
+        transfer_open(&t, job, NULL) == 0) {
+        memset(memory, 1, PROBE_BYTES);
+        *engine = transfer_name(t);
+        begin_s = dt_now_s();
+        if (transfer_run(t, &files, true, memory, 0, PROBE_BYTES, NULL) == 0 &&
+            transfer_run(t, &files, false, memory, 0, PROBE_BYTES, NULL) == 0) {
+            double took_s = dt_now_s() - begin_s;
+            rate = took_s > 0 ? 2.0 * PROBE_BYTES / took_s : 0;
+        }
+    }
+    transfer_close(t);
+    striped_close(&files);
+    free(memory);
+    return rate;
+}
+
+void residence_words(const struct plan *p, const struct job_offload *job, int ranks, bool own_memory,
+                     struct dt_text *out)
+{
+    char bytes[32], rate_text[32];
+    const char *engine;
+    if (job->optimizer == OFFLOAD_CPU || job->parameters == OFFLOAD_CPU) {
+        if (own_memory) {
+            dt_text_printf(out, "offload: %s of each rank rest in the host's memory",
+                           dt_text_bytes((double)p->bytes[PLAN_HOST], bytes, sizeof bytes));
+        } else {
+            dt_text_puts(out, "offload: the CPU computes in the host's memory, so nothing moves for cpu");
+        }
+    }
+    if (p->file_bytes > 0) {
+        double rate = probe(job, &engine), moved = 2.0 * (double)p->file_bytes * ranks;
+        dt_text_printf(out, "%s%s of each rank rest in files, by %s",
+                       out->size > 0 ? "; " : "offload: ", dt_text_bytes((double)p->file_bytes, bytes, sizeof bytes),
+                       engine);
+        if (rate > 0) {
+            dt_text_printf(out, "; a step reads and writes them in %.3g s at the %s/s that a short test gave",
+                           moved / rate, dt_text_bytes(rate, rate_text, sizeof rate_text));
+        }
+    }
+}

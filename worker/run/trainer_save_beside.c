@@ -1,0 +1,194 @@
+/* Saves beside training (checkpointing.beside): training stands still while this rank's slices are copied
+ * to host memory. A thread then writes them and agrees with the other ranks', while steps go on. */
+#include "worker/run/trainer_save.h"
+
+#include "base/clock.h"
+#include "kernels/kernels.h"
+#include "worker/engine/pinned_window.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STORE_TIMEOUT_S 60.0
+enum { ALIGN_BYTES = 64 };
+
+struct save_beside {
+    /* What agreement uses of a trainer, with a client of the store and a page that are the thread's own:
+     * signs of life are those of the training. */
+    struct trainer side;
+    struct world world;
+    struct dt_page page;
+    struct checkpoint_state state;
+    struct save_slices slices; /* their data: the copy */
+    struct checkpoint_reader reader;
+    float *floats; /* CHECKPOINT_PIECE: elements of the copy that are not F32 */
+    double begin_s, pause_s;
+    pthread_t thread;
+    _Atomic bool done;
+    int rc;
+    struct dt_error err;
+};
+
+static size_t copy_bytes(const struct save_slices *x, int i)
+{
+    size_t size = (size_t)x->slice[i].count * dt_dtype_size(x->from[i].type);
+    return (size + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
+}
+
+void trainer_plan_saves(struct trainer *t)
+{
+    struct save_slices all;
+    size_t size_bytes = 0;
+    if (!t->job->checkpointing.beside || t->job->evaluates) {
+        return;
+    }
+    save_list_slices(t, NULL, &all);
+    for (int i = 0; i < all.count; i++) {
+        size_bytes += copy_bytes(&all, i);
+    }
+    t->memory.copy = plan_add(&t->memory.plan, PLAN_STAGING, PLAN_PINNED, size_bytes);
+    save_free_slices(&all);
+}
+
+/* ---- the copy ---- */
+
+/* Enqueues the copy of a slice on the compute stream. */
+static void copy_slice(struct trainer *t, const struct save_source *from, int64_t count, char *to)
+{
+    struct dt_stream *stream = t->world->compute;
+    size_t size_bytes = (size_t)count * dt_dtype_size(from->type);
+    for (size_t at = 0, n; at < size_bytes; at += n) {
+        struct home_part part = {from->part.home, from->part.at + at};
+        n = size_bytes - at < PINNED_WINDOW_BYTES ? size_bytes - at : PINNED_WINDOW_BYTES;
+        const char *here = part.home != NULL ? home_bring(part, n, HOME_READ, stream)
+                                             : (const char *)t->stepper.walk.buffers + part.at;
+        dt_stream_copy(stream, to + at, here, n);
+        if (part.home != NULL) {
+            home_back(part, n, stream);
+        }
+    }
+}
+
+static int copy_all(struct trainer *t, struct save_slices *x, struct dt_error *err)
+{
+    char *to = plan_at(&t->memory.plan, t->memory.copy);
+    for (int i = 0; i < x->count; i++) {
+        copy_slice(t, &x->from[i], x->slice[i].count, to);
+        x->from[i].part = (struct home_part){.at = (size_t)(to - (char *)plan_at(&t->memory.plan, t->memory.copy))};
+        to += copy_bytes(x, i);
+    }
+    dt_event_record(t->stepper.done, t->world->compute);
+    return trainer_wait(t, t->stepper.done, "save", err);
+}
+
+/* Elements of the copy as F32. */
+static int read_copy(void *context, const void *at, int64_t first, int64_t count, const float **out,
+                     struct dt_error *err)
+{
+    struct save_beside *b = context;
+    const struct save_source *from = at;
+    const char *copy = plan_at(&b->side.memory.plan, b->side.memory.copy);
+    const void *values = copy + from->part.at + (size_t)first * dt_dtype_size(from->type);
+    (void)err;
+    *out = values;
+    if (from->type != DT_F32) {
+        dt_cpu_cast(&(struct dt_cast_args){b->floats, values, count, DT_F32, from->type});
+        *out = b->floats;
+    }
+    return 0;
+}
+
+/* ---- the thread ---- */
+
+static void *write_copy(void *context)
+{
+    struct save_beside *b = context;
+    struct dt_text entry;
+    struct dt_error why;
+    dt_text_init(&entry);
+    bool written = checkpoint_write_slices(b->side.job->checkpointing.checkpoint_dir, &b->state, b->side.rank,
+                                           b->side.size, b->slices.slice, b->slices.count, &entry, &why) == 0;
+    b->rc = save_agree(&b->side, &b->state, &entry, written ? NULL : &why, &b->err);
+    dt_text_clear(&entry);
+    atomic_store(&b->done, true);
+    return NULL;
+}
+
+static void free_beside(struct trainer *t)
+{
+    struct save_beside *b = t->saver.beside;
+    save_free_slices(&b->slices);
+    dt_store_close(b->world.store);
+    free(b->floats);
+    free(b);
+    t->saver.beside = NULL;
+}
+
+static int start(struct trainer *t, struct save_beside *b, struct dt_error *err)
+{
+    b->world = *t->world;
+    b->world.page = &b->page;
+    b->world.store = NULL;
+    b->side = (struct trainer){.job = t->job,
+                               .world = &b->world,
+                               .rank = t->rank,
+                               .size = t->size,
+                               .memory = t->memory,
+                               .saver = {.tries = ++t->saver.tries, .named_step = t->saver.named_step}};
+    if (t->world->store != NULL && dt_store_clone(t->world->store, &b->world.store, STORE_TIMEOUT_S, err) != 0) {
+        return -1;
+    }
+    int rc = pthread_create(&b->thread, NULL, write_copy, b);
+    if (rc != 0) {
+        errno = rc;
+        return dt_fail_errno(err, "cannot start the thread that saves");
+    }
+    return 0;
+}
+
+int trainer_save_begin(struct trainer *t, struct dt_error *err)
+{
+    if (trainer_settle(t, "save", err) != 0) {
+        return -1;
+    }
+    struct save_beside *b = dt_alloc(sizeof *b);
+    memset(b, 0, sizeof *b);
+    t->saver.beside = b;
+    b->begin_s = dt_now_s();
+    atomic_store(&t->world->page->save_begin_s, b->begin_s);
+    b->state = save_state(t);
+    b->floats = dt_alloc(CHECKPOINT_PIECE * sizeof *b->floats);
+    b->reader = (struct checkpoint_reader){.read = read_copy, .context = b};
+    save_list_slices(t, &b->reader, &b->slices);
+    if (copy_all(t, &b->slices, err) != 0 || start(t, b, err) != 0) {
+        free_beside(t);
+        return -1;
+    }
+    b->pause_s = dt_now_s() - b->begin_s;
+    return 0;
+}
+
+bool trainer_save_runs(const struct trainer *t)
+{
+    return t->saver.beside != NULL && !atomic_load(&t->saver.beside->done);
+}
+
+int trainer_save_end(struct trainer *t, struct dt_error *err)
+{
+    struct save_beside *b = t->saver.beside;
+    while (!atomic_load(&b->done)) {
+        dt_page_pulse(t->world->page);
+        dt_sleep_s(0.001);
+    }
+    (void)pthread_join(b->thread, NULL);
+    int rc = b->rc;
+    *err = b->err;
+    if (rc == 0) {
+        save_done(t, b->state.step, b->begin_s, b->pause_s);
+    }
+    free_beside(t);
+    return rc;
+}
