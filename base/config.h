@@ -36,7 +36,9 @@ enum dt_rule_type {
     /* struct dt_numbers: a number, or a list of 1 to DT_NUMBERS_MAX numbers */
     DT_RULE_NUMBERS,
     /* struct dt_kinds: a list of names out of `choices`, or of 0 and 1 where these are the choices */
-    DT_RULE_KINDS
+    DT_RULE_KINDS,
+    /* const char *: a list of objects, as JSON text; whoever reads it checks what is in them */
+    DT_RULE_OBJECTS
 };
 
 enum { DT_INTEGERS_MAX = 32 };

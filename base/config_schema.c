@@ -55,6 +55,9 @@ static void schema_type(const struct dt_field *f, struct dt_text *out)
                        "\"items\": {\"type\": \"string\", \"minLength\": 1}",
                        null, DT_STRINGS_MAX);
         break;
+    case DT_RULE_OBJECTS:
+        dt_text_printf(out, "\"type\": [\"array\"%s], \"minItems\": 1, \"items\": {\"type\": \"object\"}", null);
+        break;
     case DT_RULE_SOURCES:
         dt_text_printf(out,
                        "\"type\": [\"array\", \"string\"%s], \"minLength\": 1, \"minItems\": 1, \"maxItems\": %d, "

@@ -83,6 +83,7 @@ static bool parse_null(const struct dt_rule *rule, void *out)
     case DT_RULE_STRING:
     case DT_RULE_CHOICE:
     case DT_RULE_NAMES:
+    case DT_RULE_OBJECTS:
         *(const char **)out = NULL;
         return true;
     case DT_RULE_ENUM:
@@ -260,6 +261,24 @@ static bool parse_sources(const cJSON *value, struct dt_arena *arena, struct dt_
     return true;
 }
 
+static bool parse_objects(const cJSON *value, struct dt_arena *arena, void *out)
+{
+    const cJSON *x;
+    if (!cJSON_IsArray(value) || value->child == NULL) {
+        return false;
+    }
+    cJSON_ArrayForEach(x, value)
+    {
+        if (!cJSON_IsObject(x)) {
+            return false;
+        }
+    }
+    char *text = cJSON_PrintUnformatted(value);
+    *(const char **)out = text != NULL ? dt_arena_strdup(arena, text) : NULL;
+    cJSON_free(text);
+    return *(const char **)out != NULL;
+}
+
 bool dt_value_parse(const struct dt_rule *rule, const cJSON *value, struct dt_arena *arena, void *out)
 {
     if (cJSON_IsNull(value)) {
@@ -320,6 +339,8 @@ bool dt_value_parse(const struct dt_rule *rule, const cJSON *value, struct dt_ar
         return parse_sources(value, arena, out);
     case DT_RULE_SETS:
         return config_parse_sets(value, arena, out);
+    case DT_RULE_OBJECTS:
+        return parse_objects(value, arena, out);
     case DT_RULE_NUMBERS:
         return parse_numbers(rule, value, out);
     case DT_RULE_INTEGERS:
@@ -397,6 +418,9 @@ void dt_value_expected(const struct dt_rule *rule, struct dt_text *out)
     case DT_RULE_NAMES:
         dt_text_puts(out, "a list of names");
         break;
+    case DT_RULE_OBJECTS:
+        dt_text_puts(out, "a list of objects {...}");
+        break;
     case DT_RULE_STRINGS:
         dt_text_puts(out, "a string that is not empty, or a list of such strings");
         break;
@@ -470,6 +494,7 @@ static bool is_null(const struct dt_rule *rule, const void *in)
     case DT_RULE_STRING:
     case DT_RULE_CHOICE:
     case DT_RULE_NAMES:
+    case DT_RULE_OBJECTS:
         return *(const char *const *)in == NULL;
     case DT_RULE_KINDS:
         return ((const struct dt_kinds *)in)->count == 0;
@@ -552,6 +577,7 @@ size_t dt_config_size(const struct dt_rule *rule)
     case DT_RULE_STRING:
     case DT_RULE_CHOICE:
     case DT_RULE_NAMES:
+    case DT_RULE_OBJECTS:
         break;
     }
     return sizeof(char *);
@@ -623,6 +649,9 @@ void dt_config_format(const struct dt_field *field, const void *in, struct dt_te
         break;
     case DT_RULE_NAMES:
         format_names(*(const char *const *)in, out);
+        break;
+    case DT_RULE_OBJECTS:
+        dt_text_puts(out, *(const char *const *)in);
         break;
     case DT_RULE_PAIR:
         dt_text_printf(out, "[%" PRId64 ", %" PRId64 "]", ((const int64_t *)in)[0], ((const int64_t *)in)[1]);

@@ -408,6 +408,18 @@ struct dt_cost dt_cost_adagrad_many(const struct dt_update_args *a)
     return update_cost(a);
 }
 
+/* w is read alone, the gradient is written, too. */
+struct dt_cost dt_cost_lamb_many(const struct dt_update_args *a)
+{
+    double bytes = 0, w = size_of(a->type), grad = a->type == DT_F32 ? size_of(a->grad_type) : w;
+    for (int i = 0; i < a->slice_count; i++) {
+        bytes += (double)a->slices[i].count * (grad - w);
+    }
+    struct dt_cost x = update_cost(a);
+    x.bytes += bytes;
+    return x;
+}
+
 struct dt_cost dt_cost_norm_sum(const struct dt_norm_sum_args *a)
 {
     return moved((double)a->count * size_of(a->type));
@@ -417,6 +429,11 @@ struct dt_cost dt_cost_norm_finish(const struct dt_norm_finish_args *a)
 {
     double out = (double)((a->norm != NULL) + (a->clip != NULL) + (a->factor != NULL));
     return moved((DT_EXACT_LIMBS + out) * sizeof(double));
+}
+
+struct dt_cost dt_cost_trust_ratio(const struct dt_trust_ratio_args *a)
+{
+    return moved((double)a->count * (2 * DT_EXACT_LIMBS + 1) * sizeof(double));
 }
 
 struct dt_cost dt_cost_exact_sum(const struct dt_exact_sum_args *a)

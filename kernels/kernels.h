@@ -513,7 +513,7 @@ struct dt_label_loss_args {
 };
 
 /* An optimizer's step over slices of weights: one call, and on a GPU one launch, for all slices. g
- * = grad * (grad_scale * *clip), and `step` counts from 1. State in BF16 is updated in F32, then w
+ * = grad * (grad_scale * *clip), then at most clip_value either way if that is above 0, and `step` counts from 1. State in BF16 is updated in F32, then w
  * by that; then the state is rounded stochastically (kernels/stochastic.h), by bits that depend on
  * seed, step, unit and the element's number there. The rows:
  *
@@ -524,7 +524,10 @@ struct dt_label_loss_args {
  *   lion_many   Lion (Chen et al., 2023): w -= lr * (sign(beta1 m + (1 - beta1) g) + weight_decay
  *               w), then m = beta2 m + (1 - beta2) g. state: m
  *   adagrad_many  as torch.optim.Adagrad: weight_decay * w is added to g, lr is divided by 1 + (step
- *               - 1) lr_decay. state: the sum of squares, which is `initial` before step 1 */
+ *               - 1) lr_decay. state: the sum of squares, which is `initial` before step 1
+ *   lamb_many   LAMB (You et al., 2019) up to its trust ratio: grad becomes the direction of adamw_many
+ *               plus weight_decay * w, and w stays. state: first and second moment. What follows are
+ *               norm_sum of w and of the direction, trust_ratio, and sgd_many with the ratio as clip */
 enum { DT_STATES_MAX = 2 }; /* of an element: one half each of its 32 random bits */
 struct dt_update_slice {
     void *w, *state[DT_STATES_MAX];
@@ -535,7 +538,7 @@ struct dt_update_slice {
     int64_t unit, first; /* where state_type is BF16: number of the unit; of the slice's first element in it */
 };
 struct dt_update_numbers { /* each row reads those of its formula */
-    double beta1, beta2, eps, momentum, dampening, lr_decay, initial;
+    double beta1, beta2, eps, momentum, dampening, lr_decay, initial, min_coeff, max_coeff;
     bool nesterov;
 };
 struct dt_update_args {
@@ -544,7 +547,7 @@ struct dt_update_args {
     const double *clip;  /* device memory, or null for 1 */
     const int32_t *skip; /* device memory, or null: where it is not 0, nothing changes */
     int64_t step;
-    double lr, grad_scale;
+    double lr, grad_scale, clip_value;
     struct dt_update_numbers numbers;
     uint64_t seed; /* where state_type is BF16 */
     /* of w: F32, F64; or BF16, F16, which have no masters: w is rounded to the nearest even, so an update
@@ -560,6 +563,7 @@ struct dt_update_args {
 #define dt_sgd_many_args dt_update_args
 #define dt_lion_many_args dt_update_args
 #define dt_adagrad_many_args dt_update_args
+#define dt_lamb_many_args dt_update_args
 
 /* Adds the squares of x to an exact accumulator (kernels/exact.h): fp64 sums of 64 elements in
  * fixed order, then integers. Slices begin at multiples of 64 of the flat unit. Clear the
@@ -579,6 +583,14 @@ struct dt_norm_finish_args {
     int32_t *nonfinite;
     const int64_t *limbs, *denominator;
     double scale, max_norm;
+};
+/* Of LAMB: ratio[i] = |w| / |u|, at least min_coeff and at most max_coeff; 1 if one of the norms is 0.
+ * limbs: of tensor i the exact sum of the squares of w, then that of u. */
+struct dt_trust_ratio_args {
+    double *ratio;
+    const int64_t *limbs; /* (count, 2, DT_EXACT_LIMBS) */
+    int64_t count;
+    double min_coeff, max_coeff;
 };
 /* Adds x (count), or x[i] / divisors[i] (0 if that divisor is 0), to an exact accumulator. It is
  * for losses, which rounding may put just below zero, so negative values count as 0. *bad_count +=

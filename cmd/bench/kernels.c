@@ -306,6 +306,13 @@ static double adagrad(struct bench *b, bool go)
     return CALL(adagrad_many, b, go, &a);
 }
 
+static double lamb(struct bench *b, bool go)
+{
+    const struct dt_update_slice x = slice_of(b, 2, DT_F32);
+    const struct dt_update_args a = update_args(b, &x, 1, DT_F32);
+    return CALL(lamb_many, b, go, &a);
+}
+
 static double norm_sum(struct bench *b, bool go)
 {
     struct dt_norm_sum_args a = {bench_buffer(b, 0, DT_EXACT_LIMBS, DT_I64), bench_buffer(b, 1, b->parameters, b->type),
@@ -320,6 +327,16 @@ static double norm_finish(struct bench *b, bool go)
                                     .scale = 1,
                                     .max_norm = 1};
     return CALL(norm_finish, b, go, &a);
+}
+
+static double trust_ratio(struct bench *b, bool go)
+{
+    struct dt_trust_ratio_args a = {.ratio = bench_buffer(b, 0, TENSORS, DT_F64),
+                                    .limbs = bench_buffer(b, 1, TENSORS * 2 * DT_EXACT_LIMBS, DT_I64),
+                                    .count = TENSORS,
+                                    .min_coeff = 0.01,
+                                    .max_coeff = 10};
+    return CALL(trust_ratio, b, go, &a);
 }
 
 static double exact_sum(struct bench *b, bool go)
@@ -385,9 +402,11 @@ static const struct {
     {"sgd", sgd, PARAMETERS},
     {"lion", lion, PARAMETERS},
     {"adagrad", adagrad, PARAMETERS},
+    {"lamb", lamb, PARAMETERS},
     {"norm_sum", norm_sum, PARAMETERS},
     {"norm_finish", norm_finish, ONE},
     {"exact_sum", exact_sum, ONE},
+    {"trust_ratio", trust_ratio, ONE},
     {"matmul", bench_matmul, ARITHMETIC},
     {"matmul_gelu", bench_matmul_gelu, ARITHMETIC},
     {"matmul_dx", bench_matmul_dx, ARITHMETIC},

@@ -369,6 +369,26 @@ void dt_plain_norm_finish(struct dt_stream *s, const struct dt_norm_finish_args 
     dt_stream_call(s, run_norm_finish, a, sizeof *a);
 }
 
+/* ---- trust_ratio ---- */
+
+static int run_trust_ratio(struct dt_stream *s, void *args, struct dt_error *err)
+{
+    (void)s, (void)err;
+    const struct dt_trust_ratio_args *a = args;
+    for (int64_t i = 0; i < a->count; i++) {
+        const int64_t *limbs = a->limbs + 2 * i * DT_EXACT_LIMBS;
+        double w = sqrt(dt_exact_get(limbs)), u = sqrt(dt_exact_get(limbs + DT_EXACT_LIMBS)), ratio = w / u;
+        ratio = ratio < a->min_coeff ? a->min_coeff : ratio > a->max_coeff ? a->max_coeff : ratio;
+        a->ratio[i] = w > 0 && u > 0 ? ratio : 1;
+    }
+    return 0;
+}
+
+void dt_plain_trust_ratio(struct dt_stream *s, const struct dt_trust_ratio_args *a)
+{
+    dt_stream_call(s, run_trust_ratio, a, sizeof *a);
+}
+
 /* ---- exact_sum ---- */
 
 static int run_exact_sum(struct dt_stream *s, void *args, struct dt_error *err)

@@ -213,6 +213,20 @@ __global__ void norm_finish(struct dt_norm_finish_args a)
     }
 }
 
+__global__ void trust_ratio(struct dt_trust_ratio_args a)
+{
+    int64_t i = blockIdx.x;
+    const int64_t *limbs = a.limbs + 2 * i * DT_EXACT_LIMBS;
+    double norm[2];
+    for (int k = 0; k < 2; k++) {
+        const int64_t *x = limbs + k * DT_EXACT_LIMBS;
+        norm[k] = sqrt(x[OVERFLOW_COUNT] == 0 ? exact_get(x) : x[NAN_COUNT] != 0 ? (double)NAN : (double)INFINITY);
+    }
+    double ratio = norm[0] / norm[1];
+    ratio = ratio < a.min_coeff ? a.min_coeff : ratio > a.max_coeff ? a.max_coeff : ratio;
+    a.ratio[i] = norm[0] > 0 && norm[1] > 0 ? ratio : 1;
+}
+
 /* For few losses: one block. */
 __global__ void __launch_bounds__(256) exact_sum(struct dt_exact_sum_args a)
 {
@@ -270,4 +284,14 @@ extern "C" void dt_cuda_exact_sum(struct dt_stream *s, const struct dt_exact_sum
     }
     DT_LAUNCH((exact_sum), 1, 256, 0, (cudaStream_t)l.native, *a);
     dt_cuda_end(s, "exact_sum");
+}
+
+extern "C" void dt_cuda_trust_ratio(struct dt_stream *s, const struct dt_trust_ratio_args *a)
+{
+    struct dt_cuda_launch l;
+    if (a->count <= 0 || !dt_cuda_begin(s, &l)) {
+        return;
+    }
+    DT_LAUNCH((trust_ratio), (unsigned)a->count, 1, 0, (cudaStream_t)l.native, *a);
+    dt_cuda_end(s, "trust_ratio");
 }

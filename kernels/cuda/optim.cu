@@ -17,7 +17,7 @@ DT_FN float stochastic(float x, uint32_t random)
 /* Rules: an element's step from w and g, with its state. decay: of the weights, in the rule's own
  * way. */
 struct adamw {
-    enum { STATES = 2 };
+    enum { STATES = 2, DIRECTION = 0 }; /* DIRECTION: what step gives goes to the gradient, and w stays */
     float beta1, beta2, rate, correction2, eps;
     static float decay_of(const struct dt_update_args *a, double weight_decay)
     {
@@ -61,9 +61,24 @@ void set(adam *r, const struct dt_update_args *a)
     set(static_cast<adamw *>(r), a);
 }
 
+/* AdamW's direction, with a share of the weight. */
+struct lamb : adam {
+    enum { DIRECTION = 1 };
+    DT_METHOD float step(float w, float g, float *state, float decay)
+    {
+        return fmaf(direction(g, state), rate, w * decay);
+    }
+};
+
+void set(lamb *r, const struct dt_update_args *a)
+{
+    set(static_cast<adamw *>(r), a);
+    r->rate = (float)(1.0 / (1.0 - pow(a->numbers.beta1, (double)a->step)));
+}
+
 /* N: 1 with momentum, 0 without. */
 template <int N> struct sgd {
-    enum { STATES = N };
+    enum { STATES = N, DIRECTION = 0 };
     float momentum, rest, rate;
     bool first, nesterov;
     static float decay_of(const struct dt_update_args *a, double weight_decay)
@@ -89,7 +104,7 @@ template <int N> void set(sgd<N> *r, const struct dt_update_args *a)
 }
 
 struct lion {
-    enum { STATES = 1 };
+    enum { STATES = 1, DIRECTION = 0 };
     float beta1, beta2, rate;
     static float decay_of(const struct dt_update_args *a, double weight_decay)
     {
@@ -109,7 +124,7 @@ void set(lion *r, const struct dt_update_args *a)
 }
 
 struct adagrad {
-    enum { STATES = 1 };
+    enum { STATES = 1, DIRECTION = 0 };
     /* begin: the sum before the first step; below 0: the state has it */
     float begin, rate, eps;
     static float decay_of(const struct dt_update_args *a, double weight_decay)
@@ -140,10 +155,11 @@ template <typename R, typename G, typename S> struct update {
     bf16 *copy;
     const G *grad;
     const double *clip;
+    const int32_t *skip;
     double grad_scale;
     R rule;
     float decay;
-    float factor;
+    float factor, limit;
     uint32_t counter; /* of the first element, where state is rounded stochastically */
     template <int W> struct held {
         pack<float, W> w;
@@ -154,7 +170,7 @@ template <typename R, typename G, typename S> struct update {
     DT_METHOD bool begin()
     {
         factor = (float)(grad_scale * (clip != NULL ? *clip : 1.0));
-        return true;
+        return skip == NULL || *skip == 0;
     }
     template <int W> DT_METHOD void load(held<W> &h, int64_t i)
     {
@@ -181,7 +197,9 @@ template <typename R, typename G, typename S> struct update {
             for (int s = 0; s < STATES; s++) {
                 own[s] = si[s][k];
             }
-            wi[k] = rule.step(wi[k], g[k] * factor, own, decay);
+            float x = g[k] * factor;
+            x = x > limit ? limit : x < -limit ? -limit : x;
+            wi[k] = rule.step(wi[k], x, own, decay);
             uint32_t random = counter + (uint32_t)(i + k);
             if (HALF) {
                 DT_SCRAMBLE(random);
@@ -195,6 +213,11 @@ template <typename R, typename G, typename S> struct update {
         for (int s = 0; s < STATES; s++) {
             h.state[s].set(si[s]);
             h.state[s].store(state[s] + i);
+        }
+        if (R::DIRECTION) {
+            h.g.set(wi);
+            h.g.store((G *)grad + i);
+            return;
         }
         h.w.set(wi);
         h.w.store(w + i);
@@ -218,7 +241,9 @@ update<R, G, S> update_of(const struct dt_update_args *a, const struct dt_update
     f.copy = (bf16 *)x->w_low;
     f.grad = (const G *)x->grad;
     f.clip = a->clip;
+    f.skip = a->skip;
     f.grad_scale = a->grad_scale;
+    f.limit = a->clip_value > 0 ? (float)a->clip_value : INFINITY;
     set(&f.rule, a);
     f.decay = R::decay_of(a, x->weight_decay);
     f.counter = f.HALF ? dt_stochastic_counter(a->seed, a->step, x->unit, x->first) : 0;
@@ -257,7 +282,7 @@ template <typename F> struct run {
     uint32_t first_tile;
 };
 template <typename F> struct runs {
-    enum { RUNS = 40, HALF = F::HALF, CUTS = HALF ? 470 : 480 };
+    enum { RUNS = 40, HALF = F::HALF, CUTS = HALF ? 466 : 476 };
     run<F> all[RUNS];
     uint32_t counters[HALF ? RUNS : 1]; /* of the runs' first elements */
     uint32_t ends[CUTS];                /* of the slices, in groups of four elements from their
@@ -303,7 +328,9 @@ template <typename F> DT_FN int cut_of(const runs<F> &r, int low, int high, uint
 
 template <typename F> __global__ void __launch_bounds__(256) update_runs(F f, runs<F> r)
 {
-    (void)f.begin();
+    if (!f.begin()) {
+        return;
+    }
     for (uint32_t tile = blockIdx.x; tile < r.tile_count; tile += gridDim.x) {
         int at = run_of(r, tile), low = r.all[at].first_cut,
             high = (at + 1 < r.run_count ? r.all[at + 1].first_cut : r.cut_count) - 1;
@@ -474,4 +501,9 @@ extern "C" void dt_cuda_lion_many(struct dt_stream *s, const struct dt_update_ar
 extern "C" void dt_cuda_adagrad_many(struct dt_stream *s, const struct dt_update_args *a)
 {
     run_rule<adagrad>(s, a, "adagrad");
+}
+
+extern "C" void dt_cuda_lamb_many(struct dt_stream *s, const struct dt_update_args *a)
+{
+    run_rule<lamb>(s, a, "lamb");
 }

@@ -83,6 +83,7 @@ static void reset_side(void)
 {
     case_side.half = 0.5;
     case_side.clip = 0.75;
+    case_side.skips = 1;
     memset(case_side.losses, 0xff, sizeof case_side.losses);
     case_side.loss_sum = 0.5;
     case_side.valid = 10;
@@ -508,6 +509,7 @@ static struct dt_update_args update_args(const struct case_run *r, const struct 
     return (struct dt_update_args){.slices = slices,
                                    .slice_count = (int)count,
                                    .clip = &side(r)->clip,
+                                   .skip = &side(r)->goes,
                                    .step = step,
                                    .lr = 1e-3,
                                    .grad_scale = 0.5,
@@ -557,6 +559,9 @@ void case_run_optimizer(const struct case_run *r)
     b.lr = 0.1;
     b.numbers.nesterov = n[2] == 2;
     b.numbers.dampening = n[2] == 3 ? 0.25 : 0;
+    r->k->adamw_many(r->s, &a);
+    r->k->sgd_many(r->s, &b);
+    a.skip = b.skip = &side(r)->skips; /* changes nothing */
     r->k->adamw_many(r->s, &a);
     r->k->sgd_many(r->s, &b);
     memset(&adamw, 0xff, sizeof adamw); /* they were read */
@@ -637,6 +642,8 @@ static void run_many(const struct case_run *r, update_fn *update, int states, in
     a.numbers.nesterov = nesterov;
     a.numbers.beta1 = update == r->k->lion_many ? 0.99 : a.numbers.beta1;
     update(r->s, &a);
+    a.skip = &side(r)->skips; /* changes nothing */
+    update(r->s, &a);
     memset(each, 0xff, sizeof each); /* the kernel has read it */
 }
 
@@ -663,6 +670,12 @@ static void run_lion_many(const struct case_run *r)
 static void run_adagrad_many(const struct case_run *r)
 {
     run_many(r, r->k->adagrad_many, 1, r->n[4] != 0 ? 1 : 3, false);
+}
+
+/* u in place of the gradient, and w as it was. */
+static void run_lamb_many(const struct case_run *r)
+{
+    run_many(r, r->k->lamb_many, 2, 3, false);
 }
 
 static void after_many(const struct case_run *r)
@@ -1056,5 +1069,12 @@ const struct kernel_case kernel_cases[] = {
       {10000, 60, 1, 1, 0},
       {9001, 20, 2, 0, 0},
       {20000, 40, 3, 1, 0}}},
+    {"lamb_many",
+     case_make_many,
+     run_lamb_many,
+     NULL,
+     1e-5,
+     ULP,
+     {{64, 1, 0, 0}, {9000, 5, 0, 1}, {40000, 600, 0, 0}, {10000, 60, 1, 1}, {9001, 20, 2, 0}, {20000, 40, 3, 1}}},
 };
 const size_t kernel_case_count = sizeof kernel_cases / sizeof kernel_cases[0];

@@ -39,6 +39,7 @@ extern struct case_buffer case_buf[CASE_BUFFERS];
 
 /* Values outside of the buffers: ids, and scalars that kernels read and write. */
 struct case_side {
+    int32_t skips, goes; /* 1; 0 */
     double half, clip, loss_sum, losses[CASE_ROWS];
     int64_t valid, correct;
     int32_t ids[CASE_ROWS], positions[CASE_ROWS], kinds[CASE_ROWS];

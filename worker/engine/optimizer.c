@@ -1,45 +1,135 @@
 /* Ranges by group, then one call for all that differ in weight decay alone, portion by portion. */
 #include "worker/engine/optimizer.h"
 
+#include <fnmatch.h>
+#include <math.h>
 #include <string.h>
 
 enum { MASTERS = DT_STATES_MAX };
 
-static int group_of(const struct tensor *x)
+/* The first group of the job that names the tensor; their number if none does. */
+static int job_group_of(const struct job *job, const char *name)
 {
-    return x->decay ? 0 : 1;
+    for (int i = 0; i < job->optimizer.group_count; i++) {
+        const struct dt_strings *params = &job->optimizer.groups[i].params;
+        for (int k = 0; k < params->count; k++) {
+            if (fnmatch(params->of[k], name, 0) == 0) {
+                return i;
+            }
+        }
+    }
+    return job->optimizer.group_count;
+}
+
+static int group_of(const struct optimizer *o, const struct tensor *x)
+{
+    return 2 * job_group_of(o->job, x->name) + (x->decay ? 0 : 1);
 }
 
 const struct optimizer_group *optimizer_group_of(const struct optimizer *o, const struct tensor *x)
 {
-    return &o->groups[group_of(x)];
+    return &o->groups[group_of(o, x)];
+}
+
+/* ---- optimizer.groups ---- */
+
+static bool is_trained(const struct chain *c, const struct tensor *x)
+{
+    return x->unit >= 0 && c->units[x->unit].role == ROLE_TRAINED;
+}
+
+enum { FAR = 256 };
+
+int optimizer_check_groups(const struct job *job, const struct chain *chain, struct dt_error *err)
+{
+    for (int i = 0; i < job->optimizer.group_count; i++) {
+        const struct dt_strings *params = &job->optimizer.groups[i].params;
+        for (int k = 0; k < params->count; k++) {
+            const char *nearest = NULL;
+            size_t best = FAR + 1;
+            bool found = false;
+            for (int t = 0; t < chain->tensor_count && !found; t++) {
+                const struct tensor *x = &chain->tensors[t];
+                found = is_trained(chain, x) && fnmatch(params->of[k], x->name, 0) == 0;
+                size_t far = is_trained(chain, x) ? dt_text_distance(params->of[k], x->name, FAR) : FAR + 1;
+                nearest = far < best ? x->name : nearest;
+                best = far < best ? far : best;
+            }
+            if (!found) {
+                return dt_fail(err, DT_INVALID,
+                               "optimizer.groups: %s: no tensor that is trained has such a name%s%s; * stands for any "
+                               "characters",
+                               params->of[k], nearest != NULL ? "; the nearest is " : "",
+                               nearest != NULL ? nearest : "");
+            }
+        }
+    }
+    return 0;
+}
+
+static void print_group(const struct optimizer *o, int group, struct dt_text *out)
+{
+    const struct job_optimizer *job = &o->job->optimizer;
+    const struct chain *c = o->strategy->chain;
+    int64_t tensors = 0, parameters = 0;
+    for (int t = 0; t < c->tensor_count; t++) {
+        const struct tensor *x = &c->tensors[t];
+        if (is_trained(c, x) && job_group_of(o->job, x->name) == group) {
+            tensors++;
+            parameters += x->numel;
+        }
+    }
+    bool rest = group == job->group_count;
+    dt_text_printf(out, "\n%s%s: %lld tensors, %lld parameters, rate x %.6g, decay ",
+                   group == 0 ? "groups     " : "           ", rest ? "the rest" : job->groups[group].params.of[0],
+                   (long long)tensors, (long long)parameters, o->groups[2 * group].lr_scale);
+    if (o->groups[2 * group].weight_decay == o->groups[2 * group + 1].weight_decay) {
+        dt_text_printf(out, "%.6g", o->groups[2 * group].weight_decay);
+    } else {
+        dt_text_printf(out, "%.6g of matrices", o->groups[2 * group].weight_decay);
+    }
+}
+
+void optimizer_print_groups(const struct optimizer *o, struct dt_text *out)
+{
+    for (int i = 0; i <= o->job->optimizer.group_count && o->job->optimizer.group_count > 0; i++) {
+        print_group(o, i, out);
+    }
 }
 
 static bool same_numbers(const struct dt_update_numbers *a, const struct dt_update_numbers *b)
 {
     return a->beta1 == b->beta1 && a->beta2 == b->beta2 && a->eps == b->eps && a->momentum == b->momentum &&
            a->dampening == b->dampening && a->lr_decay == b->lr_decay && a->initial == b->initial &&
-           a->nesterov == b->nesterov;
+           a->nesterov == b->nesterov && a->min_coeff == b->min_coeff && a->max_coeff == b->max_coeff;
 }
 
 static void make_groups(struct optimizer *o, const struct job *job)
 {
-    const double decay[OPTIMIZER_GROUPS] = {job->training.weight_decay, 0};
-    for (int i = 0; i < OPTIMIZER_GROUPS; i++) {
+    o->group_count = 2 * (job->optimizer.group_count + 1);
+    for (int i = 0; i < o->group_count; i++) {
+        const struct job_group *own = i / 2 < job->optimizer.group_count ? &job->optimizer.groups[i / 2] : NULL;
+        bool decays = own != NULL && !isnan(own->weight_decay);
         struct optimizer_group *g = &o->groups[i];
         *g = (struct optimizer_group){.row = job->optimizer.row,
                                       .numbers = job->optimizer.numbers,
-                                      .weight_decay = decay[i],
+                                      .weight_decay = decays       ? own->weight_decay
+                                                      : i % 2 == 0 ? job->training.weight_decay
+                                                                   : 0,
+                                      .lr_scale = own != NULL ? own->lr_scale : 1,
                                       .states = optimizer_row_states(job->optimizer.row, &job->optimizer.numbers)};
-        while (o->groups[g->call].row != g->row || !same_numbers(&o->groups[g->call].numbers, &g->numbers)) {
+        while (o->groups[g->call].row != g->row || o->groups[g->call].lr_scale != g->lr_scale ||
+               !same_numbers(&o->groups[g->call].numbers, &g->numbers)) {
             g->call++;
         }
     }
 }
 
-/* Appends elements [first, end) of the unit, cut to the owned part, to the ranges. */
-static void add(struct optimizer *o, int unit, int64_t first, int64_t end, int group)
+/* Appends the elements of the unit from a tensor's first to `end`, cut to the owned part, to the ranges. */
+static void add(struct optimizer *o, const struct tensor *x, int64_t end)
 {
+    int unit = x->unit, group = group_of(o, x);
+    int64_t first = x->offset;
     int64_t owned_first, owned_count;
     strategy_owned(o->strategy, unit, &owned_first, &owned_count);
     first = (first > owned_first ? first : owned_first) - owned_first;
@@ -48,12 +138,16 @@ static void add(struct optimizer *o, int unit, int64_t first, int64_t end, int g
         return;
     }
     struct optimizer_range *last = o->range_count > 0 ? &o->ranges[o->range_count - 1] : NULL;
-    if (last && last->unit == unit && last->group == group && last->first + last->count == first) {
+    if (last && last->unit == unit && last->group == group && last->first + last->count == first &&
+        o->groups[group].row->reach == REACH_ELEMENT) {
         last->count = end - last->first;
         return;
     }
-    o->ranges[o->range_count++] =
-        (struct optimizer_range){.unit = unit, .first = first, .count = end - first, .group = group};
+    o->ranges[o->range_count++] = (struct optimizer_range){.unit = unit,
+                                                           .first = first,
+                                                           .count = end - first,
+                                                           .group = group,
+                                                           .tensor = (int)(x - o->strategy->chain->tensors)};
 }
 
 /* Returns the most states that a tensor of the unit has. */
@@ -69,13 +163,14 @@ static int add_unit(struct optimizer *o, int unit)
             continue;
         }
         if (previous) {
-            add(o, unit, previous->offset, x->offset, group_of(previous));
+            add(o, previous, x->offset);
         }
-        states = o->groups[group_of(x)].states > states ? o->groups[group_of(x)].states : states;
+        int own = optimizer_group_of(o, x)->states;
+        states = own > states ? own : states;
         previous = x;
     }
     if (previous) {
-        add(o, unit, previous->offset, previous->offset + previous->numel, group_of(previous));
+        add(o, previous, previous->offset + previous->numel);
     }
     return states;
 }
@@ -106,6 +201,8 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
     dt_arena_init(&o->arena);
     o->strategy = s;
     o->seed = (uint64_t)job->training.seed;
+    o->job = job;
+    o->clip_value = job->training.clip_value;
     make_groups(o, job);
     keep_units(o, &job->offload);
     o->ranges = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->ranges);
@@ -130,6 +227,7 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
                            PLAN_LOCAL, total[k][0], type);
         strategy_plan_home(s, &o->parts[k].near, &home_device, p, PLAN_OPTIMIZER, PLAN_LOCAL, total[k][1], type);
     }
+    optimizer_ratios_plan(o, p);
 }
 
 int optimizer_open(struct optimizer *o, const struct plan *p, struct dt_error *err)
@@ -142,6 +240,7 @@ int optimizer_open(struct optimizer *o, const struct plan *p, struct dt_error *e
             }
         }
     }
+    optimizer_ratios_open(o, p);
     return 0;
 }
 
@@ -186,7 +285,9 @@ static void find_used(struct optimizer *o, const struct optimizer_range *r, stru
     struct strategy *s = o->strategy;
     const struct precision *types = &s->precision;
     memset(out, 0, USED_MOST * sizeof *out);
-    out[USED_GRADS] = (struct used){later(s->grads->slice(s, r->unit), r->first, types->sums), types->sums, HOME_READ};
+    bool element = o->groups[r->group].row->reach == REACH_ELEMENT;
+    out[USED_GRADS] = (struct used){later(s->grads->slice(s, r->unit), r->first, types->sums), types->sums,
+                                    element ? HOME_READ : HOME_CHANGE};
     out[USED_WEIGHTS] = (struct used){optimizer_weights(o, r->unit, r->first), types->masters, HOME_CHANGE};
     for (int k = 0; k < o->groups[r->group].states; k++) {
         out[USED_STATES + k] = (struct used){optimizer_state(o, k, r->unit, r->first), types->states, HOME_CHANGE};
@@ -263,7 +364,7 @@ static int bring_portion(struct optimizer *o, int call, struct place *p)
 
 void optimizer_set_momentum(struct optimizer *o, double momentum, double beta2)
 {
-    for (int i = 0; i < OPTIMIZER_GROUPS; i++) {
+    for (int i = 0; i < o->group_count; i++) {
         struct dt_update_numbers *n = &o->groups[i].numbers;
         if (n->momentum > 0) {
             n->momentum = momentum;
@@ -274,31 +375,78 @@ void optimizer_set_momentum(struct optimizer *o, double momentum, double beta2)
     }
 }
 
+static struct dt_update_args args_of(const struct optimizer *o, int call, int count, double learning_rate)
+{
+    const struct precision *types = &o->strategy->precision;
+    return (struct dt_update_args){.slices = o->slices,
+                                   .slice_count = count,
+                                   .step = o->steps,
+                                   .lr = learning_rate * o->groups[call].lr_scale,
+                                   .grad_scale = 1,
+                                   .numbers = o->groups[call].numbers,
+                                   .seed = o->seed,
+                                   .type = types->masters,
+                                   .grad_type = types->sums,
+                                   .state_type = types->states,
+                                   .low_type = types->compute};
+}
+
+/* The second half of a step of REACH_TENSOR: each tensor's direction, which lies where its gradient was, is
+ * subtracted from it, times its ratio and the rate. */
+static void step_by_ratios(struct optimizer *o, int call, double learning_rate, const int32_t *skip)
+{
+    struct world *w = o->strategy->world;
+    struct place place = {0};
+    for (int count; (count = bring_portion(o, call, &place)) > 0;) {
+        struct dt_update_args args = args_of(o, call, 1, learning_rate);
+        args.numbers = (struct dt_update_numbers){0};
+        args.skip = skip;
+        for (int i = 0; i < count; i++) {
+            struct dt_update_slice x = o->slices[i];
+            x.weight_decay = 0;
+            memset(x.state, 0, sizeof x.state);
+            args.slices = &x;
+            args.clip = &o->ratios.ratio[o->brought[i].tensor];
+            w->device->kernels->sgd_many(w->compute, &args);
+            give_back(o, &o->brought[i]);
+        }
+    }
+}
+
+static void step_call(struct optimizer *o, int call, double learning_rate, const double *factor, const int32_t *skip)
+{
+    struct world *w = o->strategy->world;
+    const struct optimizer_row *row = o->groups[call].row;
+    struct place place = {0};
+    bool ratios = row->reach == REACH_TENSOR;
+    if (ratios) {
+        optimizer_ratios_begin(o);
+    }
+    for (int count; (count = bring_portion(o, call, &place)) > 0;) {
+        struct dt_update_args args = args_of(o, call, count, learning_rate);
+        args.clip = factor;
+        args.skip = skip;
+        args.clip_value = o->clip_value;
+        row->update(w->device->kernels, w->compute, &args);
+        for (int i = 0; i < count; i++) {
+            if (ratios) {
+                optimizer_ratios_add(o, &o->brought[i], &o->slices[i]);
+            }
+            give_back(o, &o->brought[i]);
+        }
+    }
+    if (ratios) {
+        optimizer_ratios_finish(o, &o->groups[call].numbers);
+        step_by_ratios(o, call, learning_rate, skip);
+    }
+}
+
 void optimizer_step(struct optimizer *o, double learning_rate, const double *factor, const int32_t *skip)
 {
-    struct strategy *s = o->strategy;
-    struct world *w = s->world;
     o->steps++;
-    for (int call = 0; call < OPTIMIZER_GROUPS; call++) {
-        struct place place = {0};
-        for (int count; (count = bring_portion(o, call, &place)) > 0;) {
-            const struct dt_update_args args = {.slices = o->slices,
-                                                .slice_count = count,
-                                                .clip = factor,
-                                                .skip = skip,
-                                                .step = o->steps,
-                                                .lr = learning_rate,
-                                                .grad_scale = 1,
-                                                .numbers = o->groups[call].numbers,
-                                                .seed = o->seed,
-                                                .type = s->precision.masters,
-                                                .grad_type = s->precision.sums,
-                                                .state_type = s->precision.states,
-                                                .low_type = s->precision.compute};
-            o->groups[call].row->update(w->device->kernels, w->compute, &args);
-            for (int i = 0; i < count; i++) {
-                give_back(o, &o->brought[i]);
-            }
+    for (int call = 0; call < o->group_count; call++) {
+        if (o->groups[call].call == call) {
+            step_call(o, call, learning_rate, factor, skip);
         }
     }
 }

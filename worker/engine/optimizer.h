@@ -1,8 +1,8 @@
 /* The optimizer's step over what this rank owns. Parameter groups join a row of the table
- * (optimizers/) with numbers, and each tensor belongs to one group: today matrices, which decay,
- * and vectors, which do not. Each unit's owned elements are cut where the group changes; neighbours
- * of one group are one range, and all ranges of groups that differ in weight decay alone go by one
- * call for each portion that their homes bring at a time; from the device, all at once. State, F32 or
+ * (optimizers/) with numbers, and each tensor belongs to one group: the first of optimizer.groups that
+ * names it, or none of them; and of each its matrices, which decay, or vectors, which do not. Each unit's
+ * owned elements are cut where the group changes; neighbours of one group are one range, and all ranges of
+ * groups that differ in weight decay alone go by one call for each portion that their homes bring at a time; from the device, all at once. State, F32 or
  * BF16 (training.optimizer_state_dtype), lies one owned part after the other; so do the F32 masters
  * of BF16 weights, which the same pass rounds to what is computed with. */
 #ifndef DT_WORKER_ENGINE_OPTIMIZER_H
@@ -11,12 +11,12 @@
 #include "worker/engine/optimizers/optimizers.h"
 #include "worker/engine/strategy.h"
 
-enum { OPTIMIZER_GROUPS = 2 };
+enum { OPTIMIZER_GROUPS = 2 * (JOB_GROUPS_MAX + 1) };
 
 struct optimizer_group {
     const struct optimizer_row *row;
     struct dt_update_numbers numbers;
-    double weight_decay;
+    double weight_decay, lr_scale; /* lr_scale: of the schedule's rate */
     int states;
     int call; /* the first group that is updated in the same call */
 };
@@ -24,13 +24,16 @@ struct optimizer_group {
 struct optimizer_range {
     int unit;
     int64_t first, count; /* elements from the start of the owned part */
-    int group;
+    int group, tensor;    /* tensor: the first one; of REACH_TENSOR the only one */
 };
 
 struct optimizer {
     struct strategy *strategy;
-    uint64_t seed; /* of the bits that BF16 state is rounded with */
-    int64_t steps; /* done */
+    uint64_t seed;     /* of the bits that BF16 state is rounded with */
+    int64_t steps;     /* done */
+    double clip_value; /* training.gradient_clip_value; 0: none */
+    const struct job *job;
+    int group_count;
     struct optimizer_group groups[OPTIMIZER_GROUPS];
     struct optimizer_range *ranges;
     int range_count;
@@ -41,8 +44,19 @@ struct optimizer {
         int64_t *first;              /* elements before each unit, of those that rest where it does */
         struct home home, near;      /* near: the device, of units that are kept there */
     } parts[DT_STATES_MAX + 1];
+    struct optimizer_ratios { /* of REACH_TENSOR: optimizer_ratios.c */
+        int piece_limbs, piece_ratio;
+        int64_t *limbs; /* on the device: (tensors, 2, DT_EXACT_LIMBS); null: no tensor needs it */
+        double *ratio;  /* on the device: of each tensor */
+    } ratios;
     struct dt_arena arena;
 };
+
+/* Does each name of optimizer.groups match a tensor that is trained? DT_INVALID with the nearest one. */
+int optimizer_check_groups(const struct job *job, const struct chain *chain, struct dt_error *err);
+/* Appends a line for each group of optimizer.groups, and for the rest, each after an end of line: tensors
+ * and parameters. Nothing without groups. */
+void optimizer_print_groups(const struct optimizer *o, struct dt_text *out);
 
 /* Cuts the ranges and adds state and masters to the plan. The strategy outlives the optimizer. */
 void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *job, struct plan *p);
@@ -60,6 +74,14 @@ void optimizer_set_momentum(struct optimizer *o, double momentum, double beta2);
  * once. skip (device memory, or null): where it is not 0, nothing changes; whoever learns of that takes
  * the step back from o->steps. */
 void optimizer_step(struct optimizer *o, double learning_rate, const double *factor, const int32_t *skip);
+/* optimizer_ratios.c. Adds to the plan what REACH_TENSOR needs; takes it. */
+void optimizer_ratios_plan(struct optimizer *o, struct plan *p);
+void optimizer_ratios_open(struct optimizer *o, const struct plan *p);
+/* Enqueues: no norm is known yet; adds the squares of a slice that was brought, of range r; sums over ranks
+ * and makes ratios. */
+void optimizer_ratios_begin(struct optimizer *o);
+void optimizer_ratios_add(struct optimizer *o, const struct optimizer_range *r, const struct dt_update_slice *x);
+void optimizer_ratios_finish(struct optimizer *o, const struct dt_update_numbers *numbers);
 /* The weights of a unit that this rank owns, as they are updated and saved, from an element on: of
  * the strategy's precision.masters, of a frozen unit precision.compute. */
 struct home_part optimizer_weights(struct optimizer *o, int unit, int64_t element);

@@ -17,6 +17,7 @@
 #include "worker/engine/schedules/plateau.h"
 #include "worker/engine/report.h"
 #include "worker/engine/scaler.h"
+#include "worker/engine/outliers.h"
 #include "worker/engine/step_sums.h"
 #include "worker/engine/strategy.h"
 #include "worker/engine/world.h"
@@ -26,7 +27,8 @@
 /* The run's place: steps whose results are known, and the last step. trainer.c */
 struct trainer_run {
     int64_t step, epoch, position, tokens, total_steps;
-    int64_t blank_steps; /* of the steps: without any target, so they changed nothing */
+    int64_t blank_steps;   /* of the steps: without any target, so they changed nothing */
+    int64_t outlier_steps; /* of this round: they stood out and changed nothing */
     bool blank_rank_said;
     int64_t replicas_step; /* the last one at which replicas were compared in this round */
     /* The learning rate as it would be now if nothing had changed when the run went on. */
@@ -34,7 +36,7 @@ struct trainer_run {
     struct horizon horizon;
     struct schedule schedule;
     struct scaler_state scaler; /* counts if the strategy's precision has a scaler */
-    struct plateau plateau; /* of reduce_lr_on_plateau */
+    struct plateau plateau;     /* of reduce_lr_on_plateau */
     /* enum vote: of any rank, known to all, not acted upon yet. VOTE_STOP stays. */
     unsigned votes;
     bool eval_due;        /* the evaluation of this step was not made yet */
@@ -124,6 +126,7 @@ struct trainer_pending { /* a step that was enqueued */
     int turn;                       /* of its sums */
     int blank_rank;
     bool blank, riders;
+    bool skipped; /* an outlier: it is not applied */
     struct dt_event *done;
 };
 
@@ -148,6 +151,7 @@ struct trainer_stepper {
     struct dt_event *done;
     struct trainer_graphs *graphs; /* null: the device has none, or the job wants none */
     struct timeline *timeline;     /* null: not wanted */
+    struct outliers outliers;      /* window 0: no step is judged */
     struct pace_clock pace;
     bool pace_due; /* a block of the clock is complete and travels with the next step */
 };
@@ -268,6 +272,9 @@ void trainer_step_open(struct trainer *t);
 int trainer_begin(struct trainer *t, struct dt_error *err);
 /* Enqueues the work of one optimizer step over these batches, and nothing around it. */
 void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_pending *p);
+/* trainer_outliers.c: the gradients and sums of a step are in, and its update is not: does it stand out?
+ * Then it is skipped; -1: or it ends the run. */
+int trainer_judge(struct trainer *t, struct trainer_pending *p, struct dt_error *err);
 /* Waits for the earliest step that is in, and counts it: step, epoch, position, tokens are as
  * behind it. */
 int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_error *err);

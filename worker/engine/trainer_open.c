@@ -354,7 +354,8 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
     t->run.scaler = precision.scaler != NULL ? scaler_begin(&job->loss_scaling) : (struct scaler_state){0};
     const struct strategy_row *row = strategy_find(job->training.strategy, size, err);
     if (!row || strategy_shards(row, job, size, local_size, &t->shards, err) != 0 ||
-        open_chain(t, precision.compute, level, err) != 0 || open_data(t, err) != 0) {
+        open_chain(t, precision.compute, level, err) != 0 || optimizer_check_groups(job, &t->chain, err) != 0 ||
+        open_data(t, err) != 0) {
         return -1;
     }
     t->memory.level_chosen = t->memory.level_chosen && t->chain.recomputes;
@@ -462,6 +463,7 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
                        (long long)job->training.batch_size_per_gpu, (long long)t->micro_steps,
                        t->micro_steps == 1 ? "" : "s", job->output_dir);
     }
+    optimizer_print_groups(&t->optimizer, out);
     dt_text_puts(out, "\n\nbytes of one rank\n");
     for (int i = 0; i < PLAN_PURPOSE_COUNT; i++) {
         if (i == PLAN_HOST && t->memory.plan.bytes[i] == 0) {
@@ -545,6 +547,7 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
     }
     t->stepper.shape =
         (struct batch){.layout = &c->batch, .samples = c->spec.batch_size, .length = c->spec.sequence_length};
+    outliers_open(&t->stepper.outliers, &t->job->training, &t->arena);
     if (trainer_batch_open(t, err) != 0) {
         return -1;
     }

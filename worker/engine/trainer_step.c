@@ -341,6 +341,26 @@ static double computed(const struct trainer *t, const struct trainer_feed *f)
 
 /* ---- the step ---- */
 
+/* The update, and what follows it. */
+static void update(struct trainer *t, struct trainer_pending *p)
+{
+    struct world *w = t->world;
+    if (!p->blank && !p->skipped) { /* or weight decay and old moments would move weights of which the step
+                                     * says nothing */
+        int span = timeline_begin(t->stepper.timeline, TIMELINE_COMPUTE, w->compute, "optimizer", NULL);
+        optimizer_step(&t->optimizer, p->rate, t->step_sums.factor,
+                       t->strategy.precision.scaler != NULL ? t->step_sums.overflow : NULL);
+        timeline_end(t->stepper.timeline, span, w->compute);
+    }
+    t->strategy.weights->publish(&t->strategy);
+    dt_event_record(p->done, w->compute);
+}
+
+static bool judges(const struct trainer *t, const struct trainer_pending *p)
+{
+    return t->stepper.outliers.window > 0 && !p->blank;
+}
+
 void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_pending *p)
 {
     struct world *w = t->world;
@@ -386,15 +406,12 @@ void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_p
     int span = timeline_begin(t->stepper.timeline, TIMELINE_COMPUTE, w->compute, "step sums", NULL);
     p->turn = step_sums_start(&t->step_sums, &sums);
     timeline_end(t->stepper.timeline, span, w->compute);
-    if (!p->blank) { /* or weight decay and old moments would move weights of which the step says
-                      * nothing */
-        span = timeline_begin(t->stepper.timeline, TIMELINE_COMPUTE, w->compute, "optimizer", NULL);
-        optimizer_step(&t->optimizer, p->rate, t->step_sums.factor,
-                       s->precision.scaler != NULL ? t->step_sums.overflow : NULL);
-        timeline_end(t->stepper.timeline, span, w->compute);
+    p->skipped = false;
+    if (judges(t, p)) {
+        dt_event_record(p->done, w->compute);
+        return;
     }
-    s->weights->publish(s);
-    dt_event_record(p->done, w->compute);
+    update(t, p);
 }
 
 int trainer_begin(struct trainer *t, struct dt_error *err)
@@ -428,6 +445,12 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
     p->riders = t->stepper.pace_due;
     t->stepper.pace_due = false;
     trainer_enqueue(t, f, p);
+    if (judges(t, p)) {
+        if (trainer_judge(t, p, err) != 0) {
+            return -1;
+        }
+        update(t, p);
+    }
     t->stepper.begun++;
     timeline_step(t->stepper.timeline, t->stepper.begun + 1);
     bool more = t->stepper.begun < t->run.total_steps && !trainer_stops(t) && !t->lost;

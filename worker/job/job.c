@@ -178,6 +178,29 @@ static void check_optimizer(struct job *job, struct dt_config *c)
     }
 }
 
+/* Afterwards max_grad_norm or clip_value is 0. */
+static void check_clip(struct job *job, struct dt_config *c)
+{
+    struct job_training *t = &job->training;
+    if (t->clip_algorithm == CLIP_NORM && t->clip_value != 0) {
+        dt_config_problem(c, "training.gradient_clip_value",
+                          "counts with training.gradient_clip_algorithm value, and that is norm (%s); remove it, or "
+                          "write value",
+                          dt_config_source(c, "training.gradient_clip_algorithm"));
+    } else if (t->clip_algorithm == CLIP_VALUE && t->clip_value == 0) {
+        dt_config_problem(c, "training.gradient_clip_algorithm",
+                          "value needs training.gradient_clip_value; give that, or write norm");
+    } else if (t->clip_algorithm == CLIP_VALUE) {
+        if (dt_config_where(c, "training.max_grad_norm") != NULL && t->max_grad_norm != 0) {
+            dt_config_problem(c, "training.max_grad_norm",
+                              "counts with training.gradient_clip_algorithm norm, and that is value (%s); remove one",
+                              dt_config_source(c, "training.gradient_clip_algorithm"));
+        }
+        t->max_grad_norm = 0;
+        dt_config_derived(c, "training.max_grad_norm", "gradient_clip_algorithm");
+    }
+}
+
 /* Afterwards checkpointing.accept holds full keys, those of checkpointing.override among them. */
 static void check_accept(struct job *job, struct dt_config *c)
 {
@@ -438,12 +461,14 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     }
     if (good[JOB_TRAINING]) {
         check_attention(job, c);
+        check_clip(job, c);
     }
     if (good[JOB_TRAINING] && good[JOB_SCHEDULER] && good[JOB_OPTIMIZER]) {
         job_check_schedule(job, c);
     }
     if (good[JOB_OPTIMIZER]) {
         check_optimizer(job, c);
+        job_read_groups(job, c);
     }
     if (good[JOB_OFFLOAD] && good[JOB_TRAINING]) {
         job_check_offload(job, c);

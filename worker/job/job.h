@@ -46,6 +46,9 @@ struct scaler_settings {
     double growth_factor, backoff_factor; /* of torch */
     int64_t growth_interval;
 };
+enum { JOB_GROUPS_MAX = 32 };
+enum clip_algorithm { CLIP_NORM, CLIP_VALUE };
+enum guard_action { GUARD_SKIP, GUARD_STOP };
 
 struct job {
     const char *path;       /* the job file, as given */
@@ -101,7 +104,12 @@ struct job {
         const char *lr_scheduler_type;     /* a row of schedule.c: "constant", "linear", "cosine", ... */
         struct schedule_numbers scheduler; /* the section `scheduler` */
         double weight_decay;
-        double max_grad_norm; /* 0: no clipping */
+        double max_grad_norm;                          /* 0: no clipping */
+        int clip_algorithm;                            /* enum clip_algorithm */
+        double clip_value;                             /* of CLIP_VALUE; otherwise 0 */
+        double skip_loss_z, skip_grad_z, guard_factor; /* 0: any */
+        int64_t guard_window;                          /* steps that the three look back */
+        int guard_action;                              /* enum guard_action */
         int64_t seed;
         int64_t eval_every_n_steps, eval_batches; /* 0: never; 0: all */
         int64_t check_replicas_every_n_steps;     /* 0: never */
@@ -128,6 +136,13 @@ struct job {
         const char *name; /* of OPTIMIZER_NAMES */
         const struct optimizer_row *row;
         struct dt_update_numbers numbers; /* the values of row->fields */
+        const char *groups_text;          /* optimizer.groups as JSON; or null */
+        int group_count;
+        struct job_group {
+            struct dt_strings params; /* globs over names of tensors */
+            double lr_scale;          /* of training.learning_rate */
+            double weight_decay;      /* of all tensors; NaN: as without the group */
+        } groups[JOB_GROUPS_MAX];
     } optimizer;
     struct job_ddp {
         double bucket_cap_mb;

@@ -79,7 +79,7 @@ static const struct dt_rule model_name = {.type = DT_RULE_CHOICE,
                                                          [1]};
 static const struct dt_rule optimizer_name = {.type = DT_RULE_CHOICE,
                                               .choices = OPTIMIZER_NAMES,
-                                              .later = "adafactor|lamb|muon|rmsprop|adadelta|onebitadam|"
+                                              .later = "adafactor|muon|rmsprop|adadelta|onebitadam|"
                                                        "zerooneadam|onebitlamb"};
 /* Lightning's, for other machines. */
 static bool explain_strategy(const char *word, struct dt_text *out)
@@ -143,6 +143,10 @@ static const struct dt_rule growth = {.type = DT_RULE_NUMBER, .min = 1, .max = 6
 static const struct dt_rule backoff = {.type = DT_RULE_NUMBER, .open_min = true, .max = 1};
 static const struct dt_rule state_element = {
     .type = DT_RULE_CHOICE, .choices = "fp32|float32|bf16|bfloat16", .later = "fp16|float16|fp8|int8|uint8"};
+static const struct dt_rule clip_algorithm = {.type = DT_RULE_ENUM, .choices = "norm|value"};
+static const struct dt_rule guard_action = {.type = DT_RULE_ENUM, .choices = "skip|stop", .later = "rollback"};
+static const struct dt_rule guard_window = {.type = DT_RULE_INTEGER, .min = 2, .max = 65536};
+static const struct dt_rule groups = {.type = DT_RULE_OBJECTS, .null = true};
 static const struct dt_rule normalization = {.type = DT_RULE_ENUM, .choices = "local_mean|global_tokens"};
 static const struct dt_rule accumulate = {.type = DT_RULE_ENUM, .choices = "auto|every_micro_step|boundary"};
 static const struct dt_rule graphs = {.type = DT_RULE_ENUM, .choices = "auto|true|false|layers"};
@@ -276,6 +280,20 @@ static const struct dt_field training_fields[] = {
     {"weight_decay", "0", "of matrices; adamw, lion: decoupled; others: added to the gradient", AT(weight_decay),
      &from_0},
     {"max_grad_norm", "1", "gradients are scaled down to this norm; 0: never", AT(max_grad_norm), &from_0},
+    {"gradient_clip_algorithm", "\"norm\"", "norm: by max_grad_norm; value: each element, by gradient_clip_value",
+     AT(clip_algorithm), &clip_algorithm},
+    {"gradient_clip_value", "0", "value: elements of gradients are cut to this, either way", AT(clip_value), &from_0},
+    {"skip_update_lossz", "0",
+     "a step is skipped whose loss is so many standard deviations above the mean of the last ones, as llm.c; 0: none",
+     AT(skip_loss_z), &from_0},
+    {"skip_update_gradz", "0", "the same of the gradient's norm", AT(skip_grad_z), &from_0},
+    {"loss_guard_factor", "0",
+     "a step whose loss is so many times the median of the last ones is what loss_guard_action says; 0: none",
+     AT(guard_factor), &from_0},
+    {"loss_guard_window", "128", "how many steps skip_update_* and loss_guard_factor look back; before, all pass",
+     AT(guard_window), &guard_window},
+    {"loss_guard_action", "\"skip\"", "skip: the step changes nothing; stop: the run ends before it", AT(guard_action),
+     &guard_action},
     {"seed", "42", "of initial weights and the order of samples", AT(seed), &seed},
     {"eval_every_n_steps", "0", "steps between evaluations on data.val; 0: only at the end", AT(eval_every_n_steps),
      &steps},
@@ -337,6 +355,10 @@ static const struct dt_field training_fields[] = {
 #undef AT
 static const struct dt_field optimizer_fields[] = {
     {"name", "\"adamw\"", "which optimizer", offsetof(struct job_optimizer, name), &optimizer_name},
+    {"groups", "null",
+     "tensors by name: a list of {\"params\": glob or globs, \"learning_rate\" or \"lr_scale\", \"weight_decay\"}; the "
+     "first that names a tensor has it",
+     offsetof(struct job_optimizer, groups_text), &groups},
     {0},
 };
 #define AT(member) offsetof(struct job_fsdp, member)
@@ -558,7 +580,7 @@ const struct dt_config_hint job_hints[] = {
     {"training.num_train_epochs", "Hugging Face's name; here it is training.num_epochs"},
     {"training.max_epochs", "Lightning's name; here it is training.num_epochs"},
     {"training.accumulate_grad_batches", "Lightning's name; here it is training.gradient_accumulation_steps"},
-    {"training.gradient_clip_val", "Lightning's name; here it is training.max_grad_norm"},
+    {"training.gradient_clip_val", "Lightning's name; here it is training.max_grad_norm, or gradient_clip_value"},
     {"training.save_steps", "here it is checkpointing.save_every_n_steps"},
     {"training.save_total_limit", "here it is checkpointing.keep_last_n"},
     {"training.load_best_model_at_end", LATER},

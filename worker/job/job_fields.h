@@ -57,4 +57,7 @@ void job_check_transforms(const struct job_transforms *t, struct dt_config *c);
 /* keys of other systems, and those that come later */
 extern const struct dt_config_hint job_hints[];
 
+/* job_groups.c: reads optimizer.groups into job->optimizer.groups; problems go to c. */
+void job_read_groups(struct job *job, struct dt_config *c);
+
 #endif

@@ -12,7 +12,8 @@
 struct update {
     const struct dt_update_call *call;
     float factor, rate; /* of the gradient; of the step, negative */
-    float decay;        /* AdamW, Lion: what is left of a weight; others: what of it is added to the gradient */
+    float limit;        /* of a gradient's element, either way */
+    float decay;        /* AdamW, Lion: what is left of a weight; others: what of it is added */
     float beta1, beta2, correction2, eps, momentum, rest, initial;
     bool first, nesterov;
     uint32_t counter; /* of the first element, where state is rounded stochastically */
@@ -65,6 +66,7 @@ INLINE vec updated(const struct update *u, vec w, vec g, vec *state, enum dt_upd
 {
     switch (kind) {
     case DT_UPDATE_ADAMW:
+    case DT_UPDATE_LAMB: /* with the weight's share in the direction for what is left of it */
         return adamw(u, w, g, state);
     case DT_UPDATE_ADAM:
         return adam(u, w, g, state);
@@ -89,6 +91,7 @@ INLINE void update_typed(const struct update *c, int64_t begin, int64_t end, enu
         int64_t n = end - i;
         vec g = vec_get(x.grad, i, n, grad) * u.factor,
             w = low ? vec_load_half_n((const uint16_t *)x.w + i, n) : vec_load_n((const float *)x.w + i, n);
+        g = vec_min(vec_all(u.limit), vec_max(vec_all(-u.limit), g)); /* nan stays */
         vec state[DT_STATES_MAX] = {{0}};
         for (int k = 0; k < states; k++) {
             state[k] = vec_get(x.state[k], i, n, type);
@@ -103,6 +106,10 @@ INLINE void update_typed(const struct update *c, int64_t begin, int64_t end, enu
         }
         for (int k = 0; k < states; k++) {
             vec_put(x.state[k], i, state[k], n, type);
+        }
+        if (kind == DT_UPDATE_LAMB) {
+            vec_put((void *)(uintptr_t)x.grad, i, w, n, grad);
+            continue;
         }
         if (!low) {
             vec_store_n((float *)x.w + i, w, n);
@@ -146,6 +153,9 @@ static void update_part(void *context, int64_t part)
     case DT_UPDATE_ADAGRAD:
         update_by_types(c, begin, end, DT_UPDATE_ADAGRAD, 1);
         break;
+    case DT_UPDATE_LAMB:
+        update_by_types(c, begin, end, DT_UPDATE_LAMB, 2);
+        break;
     }
 }
 
@@ -159,6 +169,8 @@ static double rate_of(const struct dt_update_args *a, enum dt_update kind)
         return a->lr / (1.0 - pow(x->beta1, step));
     case DT_UPDATE_ADAGRAD:
         return a->lr / (1.0 + (step - 1.0) * x->lr_decay);
+    case DT_UPDATE_LAMB:
+        return -1.0 / (1.0 - pow(x->beta1, step));
     case DT_UPDATE_SGD:
     case DT_UPDATE_LION:
         break;
@@ -181,6 +193,7 @@ static int run_update(struct dt_stream *s, void *args, struct dt_error *err)
     double step = (double)a->step;
     struct update u = {.call = call,
                        .factor = (float)(a->grad_scale * (a->clip != NULL ? *a->clip : 1.0)),
+                       .limit = a->clip_value > 0 ? (float)a->clip_value : INFINITY,
                        .rate = (float)-rate_of(a, call->kind),
                        .decay = (float)(decoupled ? 1.0 - a->lr * call->slice.weight_decay : call->slice.weight_decay),
                        .beta1 = (float)x->beta1,
@@ -217,6 +230,11 @@ UPDATE(dt_adam_many, DT_UPDATE_ADAM)
 UPDATE(dt_sgd_many, DT_UPDATE_SGD)
 UPDATE(dt_lion_many, DT_UPDATE_LION)
 UPDATE(dt_adagrad_many, DT_UPDATE_ADAGRAD)
+
+void ISA(dt_lamb_many)(struct dt_stream *s, const struct dt_update_args *a)
+{
+    dt_update_each(s, run_update, DT_UPDATE_LAMB, a);
+}
 
 /* Squares of floats are exact in double; eight sums over a block of 64, then a fixed tree, as in
  * the twin. */

@@ -406,7 +406,8 @@ static void test_bits_of_the_cpu(void **unused)
                                         "adam_many",
                                         "sgd_many",
                                         "lion_many",
-                                        "adagrad_many"};
+                                        "adagrad_many",
+                                        "lamb_many"};
     const struct dt_kernels *k = dt_kernels_cpu_named("avx2");
     if (k == NULL) {
         skip();
@@ -474,6 +475,38 @@ static void expect_norm(struct gpu *g, struct dt_stream *cpu, const int64_t *lim
     assert_true(got.norm == expect.norm || (got.norm != got.norm && expect.norm != expect.norm));
     assert_true(got.clip == expect.clip && got.nonfinite == expect.nonfinite);
     assert_true(got.factor == expect.factor || (got.factor != got.factor && expect.factor != expect.factor));
+}
+
+/* Between the two limits, at either, and 1 where a norm is 0: the bits of the CPU. */
+static void test_trust_ratio(void **state)
+{
+    (void)state;
+    static const double squares[][2] = {{4, 7}, {0, 1}, {1, 0}, {1e8, 1e-8}, {1e-12, 9}, {3, 2}};
+    enum { COUNT = sizeof squares / sizeof squares[0] };
+    int64_t limbs[COUNT * 2 * DT_EXACT_LIMBS] = {0};
+    double got[COUNT] = {0}, want[COUNT] = {0};
+    for (int i = 0; i < COUNT * 2; i++) {
+        dt_exact_add(&limbs[i * DT_EXACT_LIMBS], squares[i / 2][i % 2]);
+    }
+    struct gpu g;
+    struct dt_device d;
+    struct dt_stream *cpu = NULL;
+    struct mirror l, r;
+    gpu_open(&g, 2);
+    case_open(&d, "cpu", 1, &cpu);
+    mirror_open(&g, &l, limbs, sizeof limbs, 0);
+    mirror_open(&g, &r, got, sizeof got, 0);
+    struct dt_trust_ratio_args a = {.ratio = want, .limbs = limbs, .count = COUNT, .min_coeff = 0.01, .max_coeff = 10};
+    d.kernels->trust_ratio(cpu, &a);
+    a.ratio = (double *)(void *)r.p;
+    a.limbs = (int64_t *)(void *)l.p;
+    g.d.kernels->trust_ratio(g.s, &a);
+    mirror_close(&g, &l, NULL, "trust_ratio");
+    mirror_close(&g, &r, got, "trust_ratio");
+    assert_memory_equal(got, want, sizeof want);
+    assert_true(got[0] == sqrt(4) / sqrt(7) && got[1] == 1 && got[2] == 1 && got[3] == 10 && got[4] == 0.01);
+    case_close(&d, cpu);
+    gpu_close(&g);
 }
 
 /* Adds the squares of x on the GPU, in two slices, to limbs. */
@@ -995,6 +1028,7 @@ int main(void)
         cmocka_unit_test(test_loss_of_nan),
         cmocka_unit_test(test_two_streams),
         cmocka_unit_test(test_one_launch),
+        cmocka_unit_test(test_trust_ratio),
         cmocka_unit_test(test_norm_without_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-# covers: worker/engine/optimizer.c worker/engine/optimizers worker/job/job_compare.c
+# covers: worker/engine/optimizer.c worker/engine/optimizer_ratios.c worker/engine/optimizers worker/job/job_groups.c worker/job/job_compare.c
 """Each optimizer from the command line: the same bits under every strategy on 1, 2 and 3 ranks, gradients clipped; checkpoints that go on
 on other numbers of ranks; what a plan counts; what a resume refuses.
 run: timeout 300
@@ -19,10 +19,14 @@ OPTIMIZERS = {
     "adam": ["optimizer.name=adam", "training.weight_decay=0.1"],
     "adagrad": ["optimizer.name=adagrad", "optimizer.lr_decay=0.01", "optimizer.initial_accumulator_value=0.1", "training.weight_decay=0.1",
                 "training.learning_rate=0.03"],
+    "lamb": ["optimizer.name=lamb", "training.weight_decay=0.1", "training.learning_rate=0.02"],
+    "groups": ["training.weight_decay=0.1", 'optimizer.groups=[{"params": ["*.bias", "*ln_*"], "lr_scale": 0.5}, '
+               '{"params": "*h.0.*", "learning_rate": 0.004, "weight_decay": 0.3}]'],
+    "value": ["training.gradient_clip_algorithm=value", "training.gradient_clip_value=0.001", "training.max_grad_norm=0"],
 }
 HALF = "training.optimizer_state_dtype=bf16"
 STATES = {"adamw": {"exp_avg", "exp_avg_sq"}, "sgd": set(), "momentum": {"momentum_buffer"}, "lion": {"exp_avg"},
-          "adam": {"exp_avg", "exp_avg_sq"}, "adagrad": {"sum"}}
+          "adam": {"exp_avg", "exp_avg_sq"}, "adagrad": {"sum"}, "lamb": {"exp_avg", "exp_avg_sq"}, "groups": {"exp_avg", "exp_avg_sq"}, "value": {"exp_avg", "exp_avg_sq"}}
 ROWS = ["ddp", "zero1", "zero2", "zero3", "full_shard"]
 STEPS = 8
 IMAGES = f"{support.ROOT}/tests/golden/models/mlp/train.safetensors"
@@ -80,7 +84,7 @@ def test_a_checkpoint_goes_on_on_other_ranks(place, name):
         assert abs(parts[step] - loss) < 2e-4, (step, parts, whole)
 
 
-@pytest.mark.parametrize("name", ["adam", "adagrad"])
+@pytest.mark.parametrize("name", ["adam", "adagrad", "lamb"])
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_state_in_bf16_is_the_same_bits(place, name, precision):
     folder, job = place

@@ -224,6 +224,19 @@ static void apply(struct side *s, const char *word)
         t->max_grad_norm = number(value);
     } else if (has_value(word, "decay", &value)) {
         t->weight_decay = number(value);
+    } else if (strcmp(word, "lamb") == 0) {
+        s->job.optimizer = (struct job_optimizer){
+            .name = "lamb",
+            .row = optimizer_find("lamb"),
+            .numbers = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .min_coeff = 0.01, .max_coeff = 10}};
+    } else if (strcmp(word, "groups") == 0) {
+        static const char *const first[] = {"*.bias", "*ln_*"}, *const second[] = {"*h.0.*"};
+        s->job.optimizer.group_count = 2;
+        s->job.optimizer.groups[0] = (struct job_group){{2, first}, .lr_scale = 0.5, .weight_decay = 0.2};
+        s->job.optimizer.groups[1] = (struct job_group){{1, second}, .lr_scale = 2, .weight_decay = NAN};
+    } else if (has_value(word, "value", &value)) {
+        t->clip_value = number(value);
+        t->max_grad_norm = 0;
     } else if (strcmp(word, "syncbn") == 0) {
         t->sync_batch_norm = true;
     } else if (has_value(word, "seed", &value)) {

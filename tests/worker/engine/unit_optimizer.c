@@ -1,4 +1,4 @@
-/* covers: worker/engine/optimizer.c worker/engine/optimizers worker/engine/step_sums.c */
+/* covers: worker/engine/optimizer.c worker/engine/optimizer_ratios.c worker/engine/optimizers worker/engine/step_sums.c */
 /* Optimizers and clipping against PyTorch's numbers, driven through a strategy as in training: one
  * unit whose tensors decay or not. */
 #include "base/file.h"
@@ -30,6 +30,9 @@ struct fixture {
     struct step_sums step_sums;
 };
 
+/* Names of the tensors; null: all are "t". */
+static const char *const *named;
+
 /* decay: of which tensors, the first one as the lowest bit. */
 enum { ALL_DECAY = 15, MATRICES_DECAY = 10, NONE_DECAYS = 0 };
 
@@ -41,8 +44,10 @@ static void open_typed(struct fixture *f, int tensor_count, enum dt_dtype type, 
     memset(f, 0, sizeof *f);
     f->unit = (struct unit){.name = "root", .tensor_count = tensor_count};
     for (int i = 0; i < tensor_count; i++) {
-        f->tensors[i] =
-            (struct tensor){.name = "t", .numel = sizes[i], .offset = f->unit.numel, .decay = decay >> i & 1};
+        f->tensors[i] = (struct tensor){.name = named != NULL ? named[i] : "t",
+                                        .numel = sizes[i],
+                                        .offset = f->unit.numel,
+                                        .decay = decay >> i & 1};
         f->unit.used = f->unit.numel + sizes[i];
         f->unit.numel += 64;
     }
@@ -200,7 +205,7 @@ static void run_row(const cJSON *root, const cJSON *row, enum dt_dtype type)
         for (int i = 0; i < 2; i++) {
             put(&f, g, i, cJSON_GetArrayItem(cJSON_GetArrayItem(item(root, "grads"), s), i));
         }
-        optimizer_step(&f.optimizer, cJSON_GetArrayItem(item(root, "lr"), s)->valuedouble, &one);
+        optimizer_step(&f.optimizer, cJSON_GetArrayItem(item(root, "lr"), s)->valuedouble, &one, NULL);
         assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
         for (int i = 0; i < 2; i++) {
             if (type == DT_F32) {
@@ -279,6 +284,151 @@ static void test_lion(void **state)
     assert_int_equal(run_rows("tests/golden/numbers/lion.json", "Lion"), 3);
 }
 
+/* A tensor's step of LAMB as the paper and DeepSpeed's documents have it. */
+static void lamb_step(double *w, const float *g, double *m, double *v, int64_t count, double lr, double decay, int step)
+{
+    const double beta1 = 0.9, beta2 = 0.95, eps = 1e-6;
+    double u[16], ww = 0, uu = 0;
+    for (int64_t i = 0; i < count; i++) {
+        m[i] = beta1 * m[i] + (1 - beta1) * g[i];
+        v[i] = beta2 * v[i] + (1 - beta2) * g[i] * g[i];
+        u[i] = m[i] / (1 - pow(beta1, step)) / (sqrt(v[i] / (1 - pow(beta2, step))) + eps) + decay * w[i];
+        ww += w[i] * w[i];
+        uu += u[i] * u[i];
+    }
+    double ratio = ww > 0 && uu > 0 ? fmin(fmax(sqrt(ww) / sqrt(uu), 0.01), 0.6) : 1;
+    for (int64_t i = 0; i < count; i++) {
+        w[i] -= lr * ratio * u[i];
+    }
+}
+
+/* Each tensor has its own ratio: of the second it is above max_coeff, the third begins at 0, the fourth is
+ * below min_coeff. */
+static void test_lamb(void **state)
+{
+    (void)state;
+    static const struct job_optimizer lamb = {
+        .name = "lamb", .numbers = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-6, .min_coeff = 0.01, .max_coeff = 0.6}};
+    for (int device = 0; device < 3; device++) {
+        struct fixture f;
+        double w[4][16], m[4][16] = {{0}}, v[4][16] = {{0}};
+        enum dt_dtype type = device == 2 ? DT_F64 : DT_F32;
+        open_fixture(&f, 4, type, (const char *[]){"cpu", "twin32", "twin64"}[device], &lamb, 0.1, MATRICES_DECAY);
+        void *at = weights_of(&f), *gradient = grads_of(&f);
+        assert_int_equal(f.optimizer.range_count, 4);
+        for (int i = 0; i < 4; i++) {
+            for (int64_t e = 0; e < f.tensors[i].numel; e++) {
+                double scale = i == 0 ? 0.1 : i == 1 ? 5 : i == 2 ? 0 : 1e-4;
+                w[i][e] = (float)(scale * sin((double)(e + 3 * i + 1)));
+                int64_t k = f.tensors[i].offset + e;
+                type == DT_F64 ? (void)(((double *)at)[k] = w[i][e]) : (void)(((float *)at)[k] = (float)w[i][e]);
+            }
+        }
+        const double one = 1;
+        for (int step = 1; step <= 5; step++) {
+            for (int i = 0; i < 4; i++) {
+                float g[16];
+                for (int64_t e = 0; e < f.tensors[i].numel; e++) {
+                    g[e] = (float)cos((double)(e * step + i));
+                    int64_t k = f.tensors[i].offset + e;
+                    type == DT_F64 ? (void)(((double *)gradient)[k] = g[e]) : (void)(((float *)gradient)[k] = g[e]);
+                }
+                lamb_step(w[i], g, m[i], v[i], f.tensors[i].numel, 0.01, i % 2 == 1 ? 0.1 : 0, step);
+            }
+            optimizer_step(&f.optimizer, 0.01, &one, NULL);
+            assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
+            for (int i = 0; i < 4; i++) {
+                for (int64_t e = 0; e < f.tensors[i].numel; e++) {
+                    double got = get(&f, at, i, e), far = type == DT_F64 ? 1e-12 : 2e-6;
+                    if (!(fabs(got - w[i][e]) <= far * fmax(1, fabs(w[i][e])))) {
+                        print_error("device %d step %d tensor %d element %d: %.12g, wanted %.12g\n", device, step, i,
+                                    (int)e, got, w[i][e]);
+                    }
+                    assert_true(fabs(got - w[i][e]) <= far * fmax(1, fabs(w[i][e])));
+                }
+            }
+        }
+        close_fixture(&f);
+    }
+}
+
+/* torch.nn.utils.clip_grad_value_: the elements of clip.json, by a step of SGD from 0. */
+static void test_clip_by_value(void **state)
+{
+    (void)state;
+    struct dt_text text, given_text;
+    cJSON *given = load("tests/golden/numbers/optimizers.json", &given_text),
+          *root = load("tests/golden/numbers/clip.json", &text);
+    static const struct job_optimizer sgd = {.name = "sgd"};
+    for (int twin = 0; twin < 2; twin++) {
+        struct fixture f;
+        open_fixture(&f, 4, DT_F32, twin ? "twin32" : "cpu", &sgd, 0, ALL_DECAY);
+        f.optimizer.clip_value = 0.7;
+        float *w = weights_of(&f), *g = grads_of(&f);
+        for (int i = 0; i < 4; i++) {
+            put(&f, g, i, cJSON_GetArrayItem(cJSON_GetArrayItem(item(given, "grads"), i / 2), i % 2));
+        }
+        for (int64_t e = 0; e < f.unit.numel; e++) {
+            g[e] *= 2; /* the value is of what the factor leaves */
+        }
+        const double half = 0.5;
+        optimizer_step(&f.optimizer, -1, &half, NULL);
+        assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
+        for (int i = 0; i < 4; i++) {
+            check(&f, w, i, cJSON_GetArrayItem(item(root, "value_0.7"), i), 2e-6);
+        }
+        close_fixture(&f);
+    }
+    cJSON_Delete(given);
+    cJSON_Delete(root);
+    dt_text_clear(&given_text);
+    dt_text_clear(&text);
+}
+
+/* The first group that names a tensor has it, with its rate, and its decay for vectors, too. */
+static void test_groups(void **state)
+{
+    (void)state;
+    static const char *const first[] = {"a.*", "nothing"}, *const second[] = {"*"};
+    struct dt_error err;
+    struct job_optimizer sgd = {.name = "sgd",
+                                .group_count = 2,
+                                .groups = {{.params = {1, first}, .lr_scale = 2, .weight_decay = 0.5},
+                                           {.params = {1, second}, .lr_scale = 0.5, .weight_decay = NAN}}};
+    static const char *const names[] = {"a.bias", "a.weight", "b.bias", "b.weight"};
+    for (int groups = 1; groups <= 2; groups++) {
+        struct fixture f;
+        sgd.group_count = groups;
+        named = names;
+        open_fixture(&f, 4, DT_F32, "cpu", &sgd, 0.1, MATRICES_DECAY);
+        named = NULL;
+        assert_int_equal(optimizer_check_groups(&f.job, &f.chain, &err), 0);
+        float *w = weights_of(&f);
+        for (int i = 0; i < 4; i++) {
+            w[f.tensors[i].offset] = 1;
+        }
+        const double one = 1;
+        optimizer_step(&f.optimizer, 0.1, &one, NULL);
+        assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
+        const double rate = groups == 2 ? 0.05 : 0.1, want[] = {1 - 0.2 * 0.5, 1 - 0.2 * 0.5, 1, 1 - rate * 0.1};
+        for (int i = 0; i < 4; i++) {
+            assert_float_equal(w[f.tensors[i].offset], want[i], 1e-6);
+        }
+        struct dt_text out;
+        dt_text_init(&out);
+        optimizer_print_groups(&f.optimizer, &out);
+        assert_non_null(strstr(out.data, "\ngroups     a.*: 2 tensors, 22 parameters, rate x 2, decay 0.5\n"));
+        assert_non_null(strstr(out.data, groups == 2 ? "*: 2 tensors, 22 parameters, rate x 0.5, decay 0.1 of matrices"
+                                                     : "the rest: 2 tensors, 22 parameters, rate x 1, decay 0.1 of"));
+        dt_text_clear(&out);
+        f.job.optimizer.groups[0].params = (struct dt_strings){2, (const char *const[]){"a.*", "b.weights"}};
+        assert_int_equal(optimizer_check_groups(&f.job, &f.chain, &err), -1);
+        assert_non_null(
+            strstr(err.text, "b.weights: no tensor that is trained has such a name; the nearest is b.weight;"));
+        close_fixture(&f);
+    }
+}
+
 /* What the plan counts: the states of the row, and none where its numbers leave it without. */
 static void test_states_are_planned(void **state)
 {
@@ -315,11 +465,47 @@ static void test_empty_group(void **state)
         float *w = weights_of(&f), *g = grads_of(&f);
         w[0] = g[0] = w[f.tensors[3].offset + 14] = 2;
         double one = 1;
-        optimizer_step(&f.optimizer, 0.1, &one);
+        optimizer_step(&f.optimizer, 0.1, &one, NULL);
         assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
         assert_float_equal(w[0], decays[i] ? 1.7f : 1.8f, 1e-6);
         assert_float_equal(w[f.tensors[3].offset + 14], decays[i] ? 1.9f : 2.0f, 1e-6);
         close_fixture(&f);
+    }
+}
+
+/* Weights and state stay as they are where the flag in device memory says so, and go on after it as if
+ * the step had not been. */
+static void test_skip(void **state)
+{
+    (void)state;
+    static const struct job_optimizer all[] = {
+        {.name = "adamw", .numbers = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}},
+        {.name = "sgd", .numbers = {.momentum = 0.9}},
+    };
+    for (int i = 0; i < 4; i++) {
+        float after[2];
+        for (int skips = 0; skips < 2; skips++) {
+            struct fixture f;
+            open_fixture(&f, 4, DT_F32, i < 2 ? "cpu" : "twin32", &all[i % 2], 0.1, MATRICES_DECAY);
+            float *w = weights_of(&f), *g = grads_of(&f);
+            const double one = 1;
+            const int32_t go = 0, skip = 1;
+            w[0] = 2;
+            for (int step = 0; step < 3; step++) {
+                g[0] = (float)step + 0.5F;
+                optimizer_step(&f.optimizer, 0.1, &one, &go);
+                if (skips) {
+                    assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
+                    g[0] = NAN;
+                    optimizer_step(&f.optimizer, 0.1, &one, &skip);
+                    f.optimizer.steps--;
+                }
+                assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
+            }
+            after[skips] = w[0];
+            close_fixture(&f);
+        }
+        assert_true(after[0] == after[1] && after[0] < 2);
     }
 }
 
@@ -330,7 +516,7 @@ static void test_nothing_is_trained(void **state)
     struct fixture f;
     open_fixture(&f, 0, DT_F32, "cpu", &(struct job_optimizer){.name = "adamw"}, 0.5, ALL_DECAY);
     double one = 1;
-    optimizer_step(&f.optimizer, 0.1, &one);
+    optimizer_step(&f.optimizer, 0.1, &one, NULL);
     assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
     assert_true(f.optimizer.range_count == 0 && f.optimizer.steps == 1 && f.plan.bytes[PLAN_OPTIMIZER] == 0);
     close_fixture(&f);
@@ -352,7 +538,7 @@ static void test_decay_ranges(void **state)
         }
     }
     double one = 1;
-    optimizer_step(&f.optimizer, 0.1, &one);
+    optimizer_step(&f.optimizer, 0.1, &one, NULL);
     assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
     for (int i = 0; i < 4; i++) {
         float want = i % 2 == 1 ? 1.9f : 2.0f;
@@ -382,7 +568,7 @@ static void test_bf16_moments(void **state)
                         g[f.tensors[i].offset + e] = (float)(1 + 0.5 * sin((double)(7 * step + 3 * i) + (double)e));
                     }
                 }
-                optimizer_step(&f.optimizer, 0.01, &one);
+                optimizer_step(&f.optimizer, 0.01, &one, NULL);
                 assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
             }
             memcpy(after[half], w, sizeof after[half]);
@@ -484,11 +670,21 @@ static void test_sums(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_adamw),        cmocka_unit_test(test_sgd),
-                                       cmocka_unit_test(test_adam),         cmocka_unit_test(test_adagrad),
-                                       cmocka_unit_test(test_lion),         cmocka_unit_test(test_states_are_planned),
-                                       cmocka_unit_test(test_empty_group),  cmocka_unit_test(test_nothing_is_trained),
-                                       cmocka_unit_test(test_decay_ranges), cmocka_unit_test(test_bf16_moments),
-                                       cmocka_unit_test(test_clip),         cmocka_unit_test(test_sums)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_adamw),
+                                       cmocka_unit_test(test_sgd),
+                                       cmocka_unit_test(test_adam),
+                                       cmocka_unit_test(test_adagrad),
+                                       cmocka_unit_test(test_lion),
+                                       cmocka_unit_test(test_lamb),
+                                       cmocka_unit_test(test_clip_by_value),
+                                       cmocka_unit_test(test_groups),
+                                       cmocka_unit_test(test_states_are_planned),
+                                       cmocka_unit_test(test_empty_group),
+                                       cmocka_unit_test(test_skip),
+                                       cmocka_unit_test(test_nothing_is_trained),
+                                       cmocka_unit_test(test_decay_ranges),
+                                       cmocka_unit_test(test_bf16_moments),
+                                       cmocka_unit_test(test_clip),
+                                       cmocka_unit_test(test_sums)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

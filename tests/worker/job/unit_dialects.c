@@ -324,6 +324,18 @@ static void test_optimizers(void **state)
     opened(&job, "\"optimizer\": {\"params\": {\"eps\": 1e-7}}", NULL, 1);
     assert_true(job.training.learning_rate == 1e-3);
     job_close(&job);
+    opened(&job,
+           "\"optimizer\": {\"type\": \"Lamb\", \"params\": {\"betas\": [0.8, 0.99], \"eps\": 1e-7, \"max_coeff\": 5, "
+           "\"min_coeff\": 0.1}}",
+           NULL, 1);
+    assert_string_equal(job.optimizer.name, "lamb");
+    assert_true(job.optimizer.numbers.beta1 == 0.8 && job.optimizer.numbers.beta2 == 0.99 &&
+                job.optimizer.numbers.eps == 1e-7 && job.optimizer.numbers.max_coeff == 5 &&
+                job.optimizer.numbers.min_coeff == 0.1);
+    job_close(&job);
+    opened(&job, "\"optimizer\": {\"type\": \"Adagrad\", \"params\": {\"eps\": 1e-7}}", NULL, 1);
+    assert_true(strcmp(job.optimizer.name, "adagrad") == 0 && job.optimizer.numbers.eps == 1e-7);
+    job_close(&job);
     refused("\"optimizer\": {\"type\": \"SGD\", \"name\": \"lion\"}", NULL, 1,
             "job.json:2:16: optimizer.type: is \"SGD\", but optimizer.name is \"lion\" (job.json:2:31); say it in one "
             "place\n");
@@ -390,8 +402,9 @@ static void test_auto_and_defaults(void **state)
         NULL, 1,
         "job.json:2:58: scheduler.params.total_num_steps: the schedule ends with the run, which training.num_epochs "
         "(job.json:2:15) says; write \"auto\"\n");
-    refused("\"optimizer\": {\"type\": \"OneBitAdam\"}", NULL, 1,
-            "job.json:2:16: optimizer.type: is \"OneBitAdam\": not there yet; write AdamW, SGD or Lion\n");
+    refused(
+        "\"optimizer\": {\"type\": \"OneBitAdam\"}", NULL, 1,
+        "job.json:2:16: optimizer.type: is \"OneBitAdam\": not there yet; write AdamW, SGD, Lion, Lamb or Adagrad\n");
     refused("\"zero_optimization\": {\"stage\": 4}", NULL, 1,
             "job.json:2:24: zero_optimization.stage: is 4; give one of: 0, 1, 2, 3\n");
     refused("\"optimizer\": {\"params\": {\"betas\": [0.9]}}", NULL, 1,

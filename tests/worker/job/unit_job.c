@@ -384,7 +384,7 @@ static void test_optimizer(void **state)
     opened(&job, SMALL, NULL);
     assert_string_equal(job.optimizer.row->name, "adamw");
     assert_non_null(strstr(job.text, "\"adam_epsilon\": 1e-08"));
-    assert_non_null(strstr(job.text, "\"optimizer\": {\n    \"name\": \"adamw\"\n  }"));
+    assert_non_null(strstr(job.text, "\"optimizer\": {\n    \"name\": \"adamw\",\n    \"groups\": null\n  }"));
     job_close(&job);
     opened(&job, SECTION("\"optimizer\": {\"name\": \"SGD\", \"momentum\": 0.9, \"nesterov\": true}"), NULL);
     assert_string_equal(job.optimizer.name, "sgd");
@@ -407,7 +407,7 @@ static void test_optimizer(void **state)
         SECTION("\"optimizer\": {\"name\": \"sgd\", \"beta1\": 0.9, \"momentun\": 0.9}, \"training\": {\"adam_beta1\": "
                 "0.8}"),
         NULL,
-        "job.json:2:31: optimizer.beta1: belongs to lion, and optimizer.name is sgd (job.json:2:16); remove it\n"
+        "job.json:2:31: optimizer.beta1: belongs to lion, lamb, and optimizer.name is sgd (job.json:2:16); remove it\n"
         "job.json:2:45: optimizer.momentun: unknown key; did you mean momentum?\n"
         "job.json:2:76: training.adam_beta1: belongs to adamw, adam, and optimizer.name is sgd (job.json:2:16); remove "
         "it\n");

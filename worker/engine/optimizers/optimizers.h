@@ -8,7 +8,11 @@
 #include "kernels/kernels.h"
 
 /* Their names, for the table of the job's keys. */
-#define OPTIMIZER_NAMES "adamw|adam|sgd|lion|adagrad"
+#define OPTIMIZER_NAMES "adamw|adam|sgd|lion|adagrad|lamb"
+
+/* What an update of an element depends on: the element alone, or norms of its whole tensor
+ * (optimizer_ratios.c). */
+enum reach { REACH_ELEMENT, REACH_TENSOR };
 
 struct optimizer_row {
     const char *name;
@@ -20,6 +24,7 @@ struct optimizer_row {
     /* What spans keys; null: nothing does. DT_INVALID with the key that has to change. */
     int (*check)(const struct dt_update_numbers *numbers, const char **key, struct dt_error *err);
     void (*update)(const struct dt_kernels *k, struct dt_stream *s, const struct dt_update_args *a);
+    enum reach reach;
 };
 
 /* Row number i; null behind the last one. */

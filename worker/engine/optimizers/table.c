@@ -34,6 +34,15 @@ static const struct dt_field adagrad_fields[] = {
     {"eps", "1e-10", "adagrad: added to the root of the sum of squares", AT(eps), &above_0},
     {0},
 };
+/* DeepSpeed's names. */
+static const struct dt_field lamb_fields[] = {
+    {"beta1", "0.9", "lamb: decay of the first moment", AT(beta1), &beta},
+    {"beta2", "0.999", "lamb: decay of the second moment", AT(beta2), &beta},
+    {"eps", "1e-08", "lamb: added to the root of the second moment", AT(eps), &above_0},
+    {"min_coeff", "0.01", "lamb: least ratio of a tensor's norm to its step's", AT(min_coeff), &above_0},
+    {"max_coeff", "10", "lamb: largest ratio of a tensor's norm to its step's", AT(max_coeff), &above_0},
+    {0},
+};
 #undef AT
 
 static int check_sgd(const struct dt_update_numbers *numbers, const char **key, struct dt_error *err)
@@ -43,6 +52,14 @@ static int check_sgd(const struct dt_update_numbers *numbers, const char **key, 
         return dt_fail(err, DT_INVALID, "needs a momentum above 0 and a dampening of 0; give them, or write false");
     }
     return 0;
+}
+
+static int check_lamb(const struct dt_update_numbers *numbers, const char **key, struct dt_error *err)
+{
+    *key = "min_coeff";
+    return numbers->min_coeff <= numbers->max_coeff
+               ? 0
+               : dt_fail(err, DT_INVALID, "is above optimizer.max_coeff; give a smaller one");
 }
 
 static void adamw(const struct dt_kernels *k, struct dt_stream *s, const struct dt_update_args *a)
@@ -70,9 +87,14 @@ static void adagrad(const struct dt_kernels *k, struct dt_stream *s, const struc
     k->adagrad_many(s, a);
 }
 
+static void lamb(const struct dt_kernels *k, struct dt_stream *s, const struct dt_update_args *a)
+{
+    k->lamb_many(s, a);
+}
+
 static const struct optimizer_row rows[] = {
-    {"adamw", {"exp_avg", "exp_avg_sq"}, NULL, 0, "training", adamw_fields, NULL, adamw},
-    {"adam", {"exp_avg", "exp_avg_sq"}, NULL, 0, "training", adamw_fields, NULL, adam},
+    {"adamw", {"exp_avg", "exp_avg_sq"}, NULL, 0, "training", adamw_fields, NULL, adamw, REACH_ELEMENT},
+    {"adam", {"exp_avg", "exp_avg_sq"}, NULL, 0, "training", adamw_fields, NULL, adam, REACH_ELEMENT},
     {"sgd",
      {"momentum_buffer"},
      "momentum",
@@ -80,9 +102,11 @@ static const struct optimizer_row rows[] = {
      "optimizer",
      sgd_fields,
      check_sgd,
-     sgd},
-    {"lion", {"exp_avg"}, NULL, 0, "optimizer", lion_fields, NULL, lion},
-    {"adagrad", {"sum"}, NULL, 0, "optimizer", adagrad_fields, NULL, adagrad},
+     sgd,
+     REACH_ELEMENT},
+    {"lion", {"exp_avg"}, NULL, 0, "optimizer", lion_fields, NULL, lion, REACH_ELEMENT},
+    {"adagrad", {"sum"}, NULL, 0, "optimizer", adagrad_fields, NULL, adagrad, REACH_ELEMENT},
+    {"lamb", {"exp_avg", "exp_avg_sq"}, NULL, 0, "optimizer", lamb_fields, check_lamb, lamb, REACH_TENSOR},
 };
 enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
 

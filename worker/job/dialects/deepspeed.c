@@ -9,7 +9,8 @@
 /* DeepSpeed's names of optimizers. Adam is AdamW unless adam_w_mode is false (below). */
 static const char *optimizer_name(const cJSON *type)
 {
-    static const char *const names[][2] = {{"Adam", "adamw"}, {"AdamW", "adamw"}, {"SGD", "sgd"}, {"Lion", "lion"}};
+    static const char *const names[][2] = {{"Adam", "adamw"}, {"AdamW", "adamw"}, {"SGD", "sgd"},
+                                           {"Lion", "lion"},  {"Lamb", "lamb"},   {"Adagrad", "adagrad"}};
     for (size_t i = 0; cJSON_IsString(type) && i < sizeof names / sizeof names[0]; i++) {
         if (strcasecmp(type->valuestring, names[i][0]) == 0) {
             return names[i][1];
@@ -18,10 +19,10 @@ static const char *optimizer_name(const cJSON *type)
     return NULL;
 }
 
-static bool is_lion(const struct dialect_use *u)
+static bool is_type(const struct dialect_use *u, const char *ours)
 {
     const char *name = optimizer_name(dt_config_value(u->c, dialect_path(u, "optimizer.type")));
-    return name != NULL && strcmp(name, "lion") == 0;
+    return name != NULL && strcmp(name, ours) == 0;
 }
 
 /* DeepSpeed's default of Lion's second beta is not that of the paper, which is ours. */
@@ -29,7 +30,7 @@ static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const
 {
     const char *name = optimizer_name(value);
     if (name == NULL) {
-        dt_config_problem(u->c, path, "is \"%.40s\": not there yet; write AdamW, SGD or Lion",
+        dt_config_problem(u->c, path, "is \"%.40s\": not there yet; write AdamW, SGD, Lion, Lamb or Adagrad",
                           cJSON_IsString(value) ? value->valuestring : "");
         dt_config_pass(u->c, dialect_path(u, "optimizer.params")); /* its numbers go with it */
         return;
@@ -39,7 +40,8 @@ static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const
         name = "adam";
     }
     dialect_give(u, path, r->to, cJSON_CreateString(name));
-    if (is_lion(u) && !dialect_says(u, "optimizer.params.betas") && dt_config_where(u->c, "optimizer.beta2") == NULL) {
+    if (is_type(u, "lion") && !dialect_says(u, "optimizer.params.betas") &&
+        dt_config_where(u->c, "optimizer.beta2") == NULL) {
         dialect_give(u, path, "optimizer.beta2", cJSON_CreateNumber(0.999));
     }
 }
@@ -53,9 +55,15 @@ static void betas(struct dialect_use *u, const struct dialect_rule *r, const cha
         dt_config_problem(u->c, path, "give two numbers, such as [0.9, 0.999]");
         return;
     }
-    bool lion = is_lion(u);
-    dialect_give(u, path, lion ? "optimizer.beta1" : "training.adam_beta1", cJSON_CreateNumber(first->valuedouble));
-    dialect_give(u, path, lion ? "optimizer.beta2" : "training.adam_beta2", cJSON_CreateNumber(second->valuedouble));
+    bool own = is_type(u, "lion") || is_type(u, "lamb");
+    dialect_give(u, path, own ? "optimizer.beta1" : "training.adam_beta1", cJSON_CreateNumber(first->valuedouble));
+    dialect_give(u, path, own ? "optimizer.beta2" : "training.adam_beta2", cJSON_CreateNumber(second->valuedouble));
+}
+
+static void eps(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    bool own = is_type(u, "lamb") || is_type(u, "adagrad");
+    dialect_give(u, path, own ? "optimizer.eps" : r->to, cJSON_Duplicate(value, true));
 }
 
 /* The stage that the file asks for; 0 without one. */
@@ -259,12 +267,15 @@ static const struct dialect_rule rules[] = {
 
     FUNCTION(
         "optimizer.type", "optimizer.name", optimizer,
-        "`optimizer.name`: AdamW and Adam = `adamw`, Adam without adam_w_mode = `adam`, SGD = `sgd`, Lion = `lion`; "
-        "others are refused"),
+        "`optimizer.name`: AdamW and Adam = `adamw`, Adam without adam_w_mode = `adam`, SGD = `sgd`, Lion = `lion`, "
+        "Lamb = `lamb`, Adagrad = `adagrad`; others are refused"),
     MOVE_OR("optimizer.params.lr", "training.learning_rate", "0.001"),
     FUNCTION("optimizer.params.betas", "training.adam_beta1", betas,
-             "`training.adam_beta1` and `adam_beta2`; of Lion `optimizer.beta1` and `beta2`"),
-    MOVE("optimizer.params.eps", "training.adam_epsilon"),
+             "`training.adam_beta1` and `adam_beta2`; of Lion and Lamb `optimizer.beta1` and `beta2`"),
+    FUNCTION("optimizer.params.eps", "training.adam_epsilon", eps,
+             "`training.adam_epsilon`; of Lamb and Adagrad `optimizer.eps`"),
+    MOVE("optimizer.params.max_coeff", "optimizer.max_coeff"),
+    MOVE("optimizer.params.min_coeff", "optimizer.min_coeff"),
     MOVE("optimizer.params.weight_decay", "training.weight_decay"),
     MOVE("optimizer.params.momentum", "optimizer.momentum"),
     MOVE("optimizer.params.dampening", "optimizer.dampening"),

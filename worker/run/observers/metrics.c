@@ -57,6 +57,7 @@ void observer_step_numbers(struct observer *o, const struct report *r, struct st
         {r->sequences ? "tokens" : "samples", (double)r->tokens, true, false},
         {"targets", (double)r->targets, true, false},
         {"steps_without_targets", r->blank_steps > 0 ? (double)r->blank_steps : NAN, true, true},
+        {"outlier_steps", r->outlier_steps > 0 ? (double)r->outlier_steps : NAN, true, true},
         {"loss", r->loss, false, false},
         {"grad_norm", r->grad_norm, false, false},
         {"lr", r->lr, false, false},

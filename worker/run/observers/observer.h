@@ -44,7 +44,7 @@ struct step_number {
     bool whole;    /* written without a fraction */
     bool may_lack; /* where it is not known, metrics.jsonl has not even the key */
 };
-enum { STEP_NUMBERS = 19 };
+enum { STEP_NUMBERS = 20 };
 void observer_step_numbers(struct observer *o, const struct report *r, struct step_number out[STEP_NUMBERS]);
 /* Appends the numbers of an evaluation as JSON members: , "val_loss": 1.25, ... */
 void observer_add_evaluation(struct dt_text *out, const struct report *r);

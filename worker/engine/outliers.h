@@ -1,0 +1,24 @@
+/* Steps that stand out: a loss or a norm that is too far from those of the last steps. All ranks judge the
+ * same numbers, so they agree without a word. Pure. */
+#ifndef DT_WORKER_ENGINE_OUTLIERS_H
+#define DT_WORKER_ENGINE_OUTLIERS_H
+
+#include "base/arena.h"
+#include "worker/job/job.h"
+
+enum outlier { OUTLIER_NONE, OUTLIER_LOSS_Z, OUTLIER_GRAD_Z, OUTLIER_LOSS_MEDIAN };
+
+struct outliers {
+    int64_t window, count;        /* window 0: nothing is judged; count: of all steps */
+    double *loss, *norm, *sorted; /* of the last `window` steps, in turn; for a median */
+    double skip_loss_z, skip_grad_z, guard_factor;
+};
+
+/* Zeroed if the job asks for nothing. Memory is of the arena. */
+void outliers_open(struct outliers *o, const struct job_training *job, struct dt_arena *arena);
+/* Adds a step, whatever it is. *score: how many standard deviations, or how many times the median. The
+ * first `window` steps pass. As llm.c's detector, whose window has the step itself; the median is of the
+ * steps before it. */
+enum outlier outliers_judge(struct outliers *o, double loss, double norm, double *score);
+
+#endif
