@@ -508,7 +508,7 @@ static void test_loss_scaling(void **state)
             "job.json:2:28: fp16.fp16_master_weights_and_grads: is true: masters are fp32; training.precision "
             "\"16-true\" has none; write that\n");
     refused(SECTION("\"amp\": {\"enabled\": true, \"opt_level\": \"O3\"}"), NULL,
-            "job.json:2:27: amp.opt_level: is \"O3\": O1 and O2 are 16-mixed here; write one of them\n");
+            "job.json:2:2: amp: opt_level O3 has no fp32 masters; write O1 or O2\n");
 }
 
 /* Every name that the job file takes is one that strategy.c knows. */
