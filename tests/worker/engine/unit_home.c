@@ -316,7 +316,7 @@ static void step_of(const struct residence *rests, float *weights, size_t *plann
         }
         void *g = home_bring(strategy.grads->slice(&strategy, 0), 0, HOME_WRITE, world.compute);
         dt_cpu_cast(&(struct dt_cast_args){g, values, unit.numel, strategy.precision.sums, DT_F32});
-        optimizer_step(&optimizer, 0.01, &one);
+        optimizer_step(&optimizer, 0.01, &one, NULL);
         assert_int_equal(dt_stream_finish(world.compute, 60, NULL), 0);
     }
     struct home_part masters = optimizer_weights(&optimizer, 0, 0);

@@ -200,7 +200,7 @@ static void run_row(const cJSON *root, const cJSON *row, enum dt_dtype type)
         for (int i = 0; i < 2; i++) {
             put(&f, g, i, cJSON_GetArrayItem(cJSON_GetArrayItem(item(root, "grads"), s), i));
         }
-        optimizer_step(&f.optimizer, cJSON_GetArrayItem(item(root, "lr"), s)->valuedouble, &one);
+        optimizer_step(&f.optimizer, cJSON_GetArrayItem(item(root, "lr"), s)->valuedouble, &one, NULL);
         assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
         for (int i = 0; i < 2; i++) {
             if (type == DT_F32) {
@@ -315,7 +315,7 @@ static void test_empty_group(void **state)
         float *w = weights_of(&f), *g = grads_of(&f);
         w[0] = g[0] = w[f.tensors[3].offset + 14] = 2;
         double one = 1;
-        optimizer_step(&f.optimizer, 0.1, &one);
+        optimizer_step(&f.optimizer, 0.1, &one, NULL);
         assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
         assert_float_equal(w[0], decays[i] ? 1.7f : 1.8f, 1e-6);
         assert_float_equal(w[f.tensors[3].offset + 14], decays[i] ? 1.9f : 2.0f, 1e-6);
@@ -330,7 +330,7 @@ static void test_nothing_is_trained(void **state)
     struct fixture f;
     open_fixture(&f, 0, DT_F32, "cpu", &(struct job_optimizer){.name = "adamw"}, 0.5, ALL_DECAY);
     double one = 1;
-    optimizer_step(&f.optimizer, 0.1, &one);
+    optimizer_step(&f.optimizer, 0.1, &one, NULL);
     assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
     assert_true(f.optimizer.range_count == 0 && f.optimizer.steps == 1 && f.plan.bytes[PLAN_OPTIMIZER] == 0);
     close_fixture(&f);
@@ -352,7 +352,7 @@ static void test_decay_ranges(void **state)
         }
     }
     double one = 1;
-    optimizer_step(&f.optimizer, 0.1, &one);
+    optimizer_step(&f.optimizer, 0.1, &one, NULL);
     assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
     for (int i = 0; i < 4; i++) {
         float want = i % 2 == 1 ? 1.9f : 2.0f;
@@ -382,7 +382,7 @@ static void test_bf16_moments(void **state)
                         g[f.tensors[i].offset + e] = (float)(1 + 0.5 * sin((double)(7 * step + 3 * i) + (double)e));
                     }
                 }
-                optimizer_step(&f.optimizer, 0.01, &one);
+                optimizer_step(&f.optimizer, 0.01, &one, NULL);
                 assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
             }
             memcpy(after[half], w, sizeof after[half]);
