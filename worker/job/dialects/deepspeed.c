@@ -145,7 +145,25 @@ static void parts(struct dialect_use *u, const struct dialect_rule *r, const cha
     }
 }
 
-/* apex: its levels are precisions. */
+/* The precision, and whose loss scale goes with it. */
+static void give_fp16(struct dialect_use *u, const struct dialect_rule *r, const char *path, const char *scaler)
+{
+    dialect_give(u, path, r->to, cJSON_CreateString("16-mixed"));
+    if (dt_config_where(u->c, "loss_scaling.algorithm") == NULL) {
+        dialect_give(u, path, "loss_scaling.algorithm", cJSON_CreateString(scaler));
+    }
+}
+
+static void fp16_enabled(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    if (!cJSON_IsBool(value)) {
+        dt_config_problem(u->c, path, "give true or false");
+    } else if (cJSON_IsTrue(value)) {
+        give_fp16(u, r, path, "deepspeed");
+    }
+}
+
+/* Apex: its levels are precisions, and it scales as torch does. */
 static void amp(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     const cJSON *level = cJSON_GetObjectItemCaseSensitive(value, "opt_level");
@@ -154,11 +172,7 @@ static void amp(struct dialect_use *u, const struct dialect_rule *r, const char 
         return;
     }
     if (strcmp(word, "O1") == 0 || strcmp(word, "O2") == 0) {
-        dialect_inert(u, path, "training.precision 16-mixed");
-        dialect_give(u, path, r->to, cJSON_CreateString("16-mixed"));
-        if (dt_config_where(u->c, "loss_scaling.algorithm") == NULL) {
-            dialect_give(u, path, "loss_scaling.algorithm", cJSON_CreateString("torch"));
-        }
+        give_fp16(u, r, path, "torch");
     } else {
         dt_config_problem(u->c, path, "opt_level %.20s has no fp32 masters; write O1 or O2", word);
     }
@@ -230,27 +244,6 @@ static void recomputing(struct dialect_use *u, const struct dialect_rule *r, con
 #define PINNED "host memory that is copied from and to is pinned anyway"
 #define OWN_SIZES "messages have sizes of their own"
 #define OWN_ORDER "each layer is fetched and freed in its turn"
-
-/* A block of fp16 or amp: the precision, and whose loss scale goes with it. */
-static void enable_fp16(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value,
-                        const char *scaler)
-{
-    if (!cJSON_IsBool(value)) {
-        dt_config_problem(u->c, path, "give true or false");
-        return;
-    }
-    if (cJSON_IsTrue(value)) {
-        dialect_give(u, path, r->to, cJSON_CreateString("16-mixed"));
-        if (dt_config_where(u->c, "loss_scaling.algorithm") == NULL) {
-            dialect_give(u, path, "loss_scaling.algorithm", cJSON_CreateString(scaler));
-        }
-    }
-}
-
-static void fp16_enabled(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
-{
-    enable_fp16(u, r, path, value, "deepspeed");
-}
 
 #define NUMBER(name) MOVE("scheduler.params." name, "scheduler." name)
 
