@@ -230,11 +230,7 @@ UPDATE(dt_adam_many, DT_UPDATE_ADAM)
 UPDATE(dt_sgd_many, DT_UPDATE_SGD)
 UPDATE(dt_lion_many, DT_UPDATE_LION)
 UPDATE(dt_adagrad_many, DT_UPDATE_ADAGRAD)
-
-void ISA(dt_lamb_many)(struct dt_stream *s, const struct dt_update_args *a)
-{
-    dt_update_each(s, run_update, DT_UPDATE_LAMB, a);
-}
+UPDATE(dt_lamb_many, DT_UPDATE_LAMB)
 
 /* Squares of floats are exact in double; eight sums over a block of 64, then a fixed tree, as in
  * the twin. */

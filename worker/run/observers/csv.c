@@ -21,8 +21,8 @@ struct csv {
 
 /* As in the list of observer_step_numbers. */
 static const char header[] =
-    "step,epoch,tokens,targets,steps_without_targets,loss,grad_norm,lr,step_s,data_wait_s,tokens_per_s,mfu,"
-    "gpu_busy,gpu_memory_bytes,gpu_clock_mhz,gpu_temperature,gpu_power_w,loss_scale,steps_skipped,"
+    "step,epoch,tokens,targets,steps_without_targets,outlier_steps,loss,grad_norm,lr,step_s,data_wait_s,"
+    "tokens_per_s,mfu,gpu_busy,gpu_memory_bytes,gpu_clock_mhz,gpu_temperature,gpu_power_w,loss_scale,steps_skipped,"
     "memory_bytes,round,time\n";
 
 /* Reads the beginning of a file. *size is 0 if there is no file. */
