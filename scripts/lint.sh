@@ -17,7 +17,7 @@ sh tests/sentences.sh || status=1
 python3 scripts/run_tests.py --check || status=1
 mandoc -T lint -W warning docs/man/*.1 || status=1
 # shellcheck disable=SC2046
-cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches \
+cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --suppress=missingIncludeSystem --suppress=normalCheckLevelMaxBranches --suppress=preprocessorErrorDirective:kernels/cpu/isa/vec.h \
     --error-exitcode=1 -j2 -I. -D_GNU_SOURCE -DDT_VERSION='"0"' -DDT_ISA=plain $(git ls-files '*.c' | grep -v '^tests/') || status=1
 [ $status -eq 0 ] && echo "lint: clean"
 exit $status

@@ -23,7 +23,14 @@ void *dt_cpu_work(enum dt_work slot, size_t size_bytes);
 
 /* One slice of an optimizer's call. */
 struct dt_update_call {
-    enum dt_update { DT_UPDATE_ADAMW, DT_UPDATE_ADAM, DT_UPDATE_SGD, DT_UPDATE_LION, DT_UPDATE_ADAGRAD, DT_UPDATE_LAMB } kind;
+    enum dt_update {
+        DT_UPDATE_ADAMW,
+        DT_UPDATE_ADAM,
+        DT_UPDATE_SGD,
+        DT_UPDATE_LION,
+        DT_UPDATE_ADAGRAD,
+        DT_UPDATE_LAMB
+    } kind;
     struct dt_update_args all;
     struct dt_update_slice slice;
 };

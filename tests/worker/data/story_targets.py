@@ -109,7 +109,7 @@ def test_evaluation_without_targets_has_no_number(tmp_path):
     job = make_job(tmp_path, data, max_steps=4, eval_every_n_steps=2)
     out = tmp_path / "none"
     said = train(job, "--output_dir", out, "--set", f"data.val={none}")
-    assert said.count(f"train: data.val: {none}: none of the labels is a target, so it gives no val_loss\n") == 1, said
+    assert said.count(f"train: data.val: {none}: none of the labels is a target, so it gives no loss\n") == 1, said
     assert [r["val_loss"] for r in rows_of(out) if "val_loss" in r] == [None, None]
     assert "step 4/4 val loss none\n" in said and "nan" not in said.lower()
     half = batches(tmp_path / "half.safetensors", range(4), blank=range(2))

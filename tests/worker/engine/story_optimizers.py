@@ -20,8 +20,8 @@ OPTIMIZERS = {
     "adagrad": ["optimizer.name=adagrad", "optimizer.lr_decay=0.01", "optimizer.initial_accumulator_value=0.1", "training.weight_decay=0.1",
                 "training.learning_rate=0.03"],
     "lamb": ["optimizer.name=lamb", "training.weight_decay=0.1", "training.learning_rate=0.02"],
-    "groups": ["training.weight_decay=0.1", 'optimizer.groups=[{"params": ["*.bias", "*ln_*"], "lr_scale": 0.5}, '
-               '{"params": "*h.0.*", "learning_rate": 0.004, "weight_decay": 0.3}]'],
+    "groups": ["training.weight_decay=0.1", 'optimizer.groups=[{"params": ["*.bias", "*1.weight"], "lr_scale": 0.5}, '
+               '{"params": "*0.*", "learning_rate": 0.004, "weight_decay": 0.3}]'],
     "value": ["training.gradient_clip_algorithm=value", "training.gradient_clip_value=0.001", "training.max_grad_norm=0"],
 }
 HALF = "training.optimizer_state_dtype=bf16"

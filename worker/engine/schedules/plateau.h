@@ -1,7 +1,7 @@
 /* torch.optim.lr_scheduler.ReduceLROnPlateau: lowers the rate once evaluations have stopped getting
  * better. Its state is in checkpoints, as a share of learning_rate. */
-#ifndef DT_WORKER_ENGINE_PLATEAU_H
-#define DT_WORKER_ENGINE_PLATEAU_H
+#ifndef DT_WORKER_ENGINE_SCHEDULES_PLATEAU_H
+#define DT_WORKER_ENGINE_SCHEDULES_PLATEAU_H
 
 #include "worker/engine/schedules/schedule.h"
 

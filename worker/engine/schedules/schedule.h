@@ -2,8 +2,8 @@
  * get_*_schedule functions, of torch.optim.lr_scheduler and of DeepSpeed's schedulers. Steps are
  * those of the batch that the run began with (horizon.h); a run whose batch has changed since may
  * stand between two of them. */
-#ifndef DT_WORKER_ENGINE_SCHEDULE_H
-#define DT_WORKER_ENGINE_SCHEDULE_H
+#ifndef DT_WORKER_ENGINE_SCHEDULES_SCHEDULE_H
+#define DT_WORKER_ENGINE_SCHEDULES_SCHEDULE_H
 
 #include "base/config.h"
 #include "base/error.h"

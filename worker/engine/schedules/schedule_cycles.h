@@ -1,6 +1,6 @@
 /* Schedules that say the rate itself, not a factor on learning_rate after a warm-up. */
-#ifndef DT_WORKER_ENGINE_SCHEDULE_CYCLES_H
-#define DT_WORKER_ENGINE_SCHEDULE_CYCLES_H
+#ifndef DT_WORKER_ENGINE_SCHEDULES_SCHEDULE_CYCLES_H
+#define DT_WORKER_ENGINE_SCHEDULES_SCHEDULE_CYCLES_H
 
 #include "worker/engine/schedules/schedule.h"
 

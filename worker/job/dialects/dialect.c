@@ -229,7 +229,7 @@ static void apply(struct dialect_use *u, const struct dialect_rule *r, const cha
     if (r->how == DIALECT_REFUSE) {
         if (!is_off(value)) { /* also "auto", which would be a wish for it */
             dt_config_problem(u->c, path, "%s", r->text);
-        } else if (cJSON_IsObject(value) && starts_with(r->text, "beyond scope")) {
+        } else if (r->block && cJSON_IsObject(value)) {
             dialect_inert(u, path, NULL); /* a block that is switched off */
         }
     } else if (r->how == DIALECT_INERT && !dialect_is_auto(value)) {

@@ -35,6 +35,7 @@ struct dialect_rule {     /* tables end with a row whose `from` is null */
     const char *text;
     dialect_fn *fn;
     bool sees_auto;       /* the function judges "auto" itself */
+    bool block;           /* of a refused key: switched off it is said to have no effect */
     const char *fallback; /* JSON: their default, where the section of `from` is given without it and
                            * nothing says `to`; a key at their top is of the dialect's section.
                            * Null: our default holds */
@@ -68,6 +69,10 @@ struct dialect_rule {     /* tables end with a row whose `from` is null */
 #define REFUSE(theirs, why)                                                                                            \
     {                                                                                                                  \
         .from = (theirs), .how = DIALECT_REFUSE, .text = (why)                                                         \
+    }
+#define REFUSE_BLOCK(theirs, why)                                                                                      \
+    {                                                                                                                  \
+        .from = (theirs), .how = DIALECT_REFUSE, .text = (why), .block = true                                          \
     }
 
 struct dialect {
