@@ -1,5 +1,6 @@
 # covers: launcher/workers
 # run: waits
+# run: timeout 240
 """Workers that hang: named with what they do instead, their peers not blamed; and torchrun's watchdog variables."""
 
 import os
