@@ -584,7 +584,7 @@ struct dt_norm_finish_args {
     const int64_t *limbs, *denominator;
     double scale, max_norm;
 };
-/* Of LAMB: ratio[i] = |w| / |u|, at least min_coeff and at most max_coeff; 1 if one of the norms is 0.
+/* LAMB's ratios: ratio[i] = |w| / |u|, at least min_coeff and at most max_coeff; 1 if one of the norms is 0.
  * limbs: of tensor i the exact sum of the squares of w, then that of u. */
 struct dt_trust_ratio_args {
     double *ratio;

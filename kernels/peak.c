@@ -36,7 +36,7 @@ static const struct {
     {{"RTX 3090", NULL}, 82, 71, 35.6, 24, 936, 25, 12.5},
 };
 
-/* Of a GiB of the data sheet, what the driver calls the total. */
+/* The driver's total for each GiB of the data sheet. */
 #define USABLE_BYTES (0.99 * 0x1p30)
 
 /* FLOP per clock of one multiprocessor; a multiplication and an addition count as two. GeForce

@@ -1,4 +1,4 @@
-/* What a GPU's maker states: rates of products and memory, sizes, links. */
+/* Data sheets of GPUs: rates of products and memory, sizes, links. */
 #ifndef DT_KERNELS_PEAK_H
 #define DT_KERNELS_PEAK_H
 

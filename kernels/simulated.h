@@ -15,7 +15,7 @@ void dt_simulated_open(struct dt_device *d, const struct dt_gpu_sheet *gpu, enum
 double dt_simulated_s(const struct dt_stream *s);
 /* The stream is busy for so many seconds, as with a collective. */
 void dt_simulated_busy(struct dt_stream *s, double seconds);
-/* Of all kernel calls since the device was opened: their seconds, and the operations of products. */
+/* Sums over all kernel calls since the device was opened: seconds, and operations of products. */
 double dt_simulated_kernels_s(const struct dt_device *d);
 double dt_simulated_flops(const struct dt_device *d);
 

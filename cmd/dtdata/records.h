@@ -14,7 +14,7 @@ struct record_form {
     bool job;                                    /* the form is of a job: sentences name its keys, not options */
 };
 
-/* What a form is given by, for sentences: "--label_column", or "data.label_key" of a job. */
+/* Options that give a form. Messages name them: "--label_column", or "data.label_key" of a job. */
 enum record_option {
     RECORD_TEXT,
     RECORD_PAIR,

@@ -1,4 +1,4 @@
-/* What is asked about jobs in general, or about the words of a file. */
+/* Questions about jobs in general, or about the words of a file, which the program answers and ends. */
 #ifndef DT_CMD_TRAIN_ANSWER_H
 #define DT_CMD_TRAIN_ANSWER_H
 

@@ -44,7 +44,7 @@ static int add_line(struct estimate *e, const char *name, struct dt_error *err)
     struct job job = *e->job;
     struct trainer t;
     struct line x = {.row = strategy_find(name, e->options->gpus, err), .fits = true};
-    job.training.strategy = (char *)(uintptr_t)name;
+    job.training.strategy = name;
     job.elsewhere = true;
     if (x.row == NULL ||
         trainer_prepare(&t, &job, 0, e->options->gpus, e->local_size, DT_F32, e->gpu.memory_bytes, err) != 0) {
@@ -115,8 +115,8 @@ static int add_named(struct estimate *e, const char *names, struct dt_error *err
     return 0;
 }
 
-/* Of the lines that fit and are at most 1 % slower than the fastest of them, the one that takes the least
- * memory; null: none fits. */
+/* The line with the least memory among those that fit and are at most 1 % slower than the fastest of them;
+ * null: none fits. */
 static const struct line *best_of(const struct estimate *e)
 {
     const struct line *best = NULL;

@@ -219,7 +219,7 @@ INLINE hvec vec_to_bf16(vec v)
 #endif
 }
 
-/* Of the 16-bit type `type`. Functions that take `type` are inlined with a constant. */
+/* Floats from the 16-bit type `type`. Functions that take `type` are inlined with a constant. */
 INLINE vec vec_of_16(hvec h, enum dt_dtype type)
 {
     return type == DT_F16 ? vec_of_f16(h) : vec_of_bf16(h);
