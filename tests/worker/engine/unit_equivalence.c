@@ -246,6 +246,8 @@ static void apply(struct side *s, const char *word)
     } else if (has_value(word, "drop", &value)) {
         struct gpt2 *m = ranks_model(&s->job);
         m->attn_pdrop = m->embd_pdrop = m->resid_pdrop = number(value);
+    } else if (has_value(word, "layers", &value)) {
+        ranks_model(&s->job)->n_layer = (int64_t)number(value);
     } else if (has_value(word, "rate", &value)) {
         t->lr_scheduler_type = dt_arena_printf(&s->job.arena, "%s", value);
     } else if (has_value(word, "norm", &value)) {
@@ -282,6 +284,8 @@ static void apply(struct side *s, const char *word)
         set_offload(s, value, &s->job.offload.optimizer);
     } else if (has_value(word, "weights", &value)) {
         set_offload(s, value, &s->job.offload.parameters);
+    } else if (has_value(word, "kept", &value)) {
+        set_offload(s, value, &s->job.offload.activations);
     } else if (has_value(word, "ratio", &value)) {
         s->job.offload.ratio = number(value);
     } else if (has_value(word, "portion", &value)) {

@@ -38,6 +38,11 @@ void residence_choose(struct residence *out, const struct residence *row, const 
                               .states = home_at(row->states, job->optimizer, own_memory)};
 }
 
+const struct home_ops *residence_activations(const struct job_offload *job, bool own_memory)
+{
+    return home_at(&home_device, job->activations, own_memory);
+}
+
 void residence_settings(struct home_settings *out, const struct job_offload *job, bool own_memory, bool parameters)
 {
     *out = (struct home_settings){.job = job,
@@ -140,7 +145,7 @@ void residence_words(const struct plan *p, const struct job_offload *job, int ra
 {
     char bytes[32], rate_text[32];
     const char *engine;
-    if (job->optimizer == OFFLOAD_CPU || job->parameters == OFFLOAD_CPU) {
+    if (job->optimizer == OFFLOAD_CPU || job->parameters == OFFLOAD_CPU || job->activations == OFFLOAD_CPU) {
         if (own_memory) {
             dt_text_printf(out, "offload: %s of each rank rest in the host's memory",
                            dt_text_bytes((double)p->bytes[PLAN_HOST], bytes, sizeof bytes));
@@ -149,7 +154,7 @@ void residence_words(const struct plan *p, const struct job_offload *job, int ra
         }
     }
     if (p->file_bytes > 0) {
-        double rate = probe(job, &engine), moved = 2.0 * (double)p->file_bytes * ranks;
+        double rate = probe(job, &engine), moved = p->moved_bytes * ranks;
         dt_text_printf(out, "%s%s of each rank rest in files, by %s",
                        out->size > 0 ? "; " : "offload: ", dt_text_bytes((double)p->file_bytes, bytes, sizeof bytes),
                        engine);
