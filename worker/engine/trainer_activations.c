@@ -41,8 +41,8 @@ void activations_plan(struct trainer *t)
     t->memory.kept = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *t->memory.kept);
     for (int i = 0; i < c->block_count; i++) {
         size_t own = rests(t, i) ? kept_bytes(&c->blocks[i]) : 0;
-        t->memory.kept[i] = plan_add(&t->memory.plan, PLAN_ACTIVATIONS, PLAN_LOCAL,
-                                     rests(t, i) ? 0 : c->blocks[i].bytes[PLACE_KEPT]);
+        t->memory.kept[i] =
+            plan_add(&t->memory.plan, PLAN_ACTIVATIONS, PLAN_LOCAL, rests(t, i) ? 0 : c->blocks[i].bytes[PLACE_KEPT]);
         a->at[i] = total;
         total += own;
         most = own > most ? own : most;

@@ -166,8 +166,7 @@ static const struct dt_rule matmul_precision = {
 static const struct dt_rule partial = {.type = DT_RULE_ENUM, .choices = "step|carry|drop"};
 static const struct dt_rule prefetch = {
     .type = DT_RULE_ENUM, .choices = "BACKWARD_PRE|BACKWARD_POST|none", .null = true, .null_value = PREFETCH_NONE};
-static const struct dt_rule level = {
-    .type = DT_RULE_ENUM, .choices = JOB_RECOMPUTE_WORDS, .later = "attention"};
+static const struct dt_rule level = {.type = DT_RULE_ENUM, .choices = JOB_RECOMPUTE_WORDS, .later = "attention"};
 
 static const struct dt_rule offload_to = {.type = DT_RULE_ENUM, .choices = "none|cpu|nvme"};
 static const struct dt_rule offload_engine = {.type = DT_RULE_ENUM, .choices = "auto|io_uring|threads"};

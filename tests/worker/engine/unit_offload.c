@@ -167,6 +167,19 @@ static void random_use(struct fixture *f, uint64_t seed)
                       (size_t)p->count * sizeof(float), stream);
         }
         walk = walk + 3 * step >= ELEMENTS ? 0 : walk + 3 * step;
+        for (int i = 0; i < ARRAYS; i++) { /* now and then what comes next is asked for, or all is forgotten */
+            struct home *h = &f->array[i].home;
+            if (next_random(&seed, 3) == 0) {
+                size_t at = walks ? (size_t)walk * sizeof(float) : sizeof(float) * (size_t)next_random(&seed, ELEMENTS),
+                       left = h->size_bytes - at;
+                h->ops->ahead(h, at, left < 8192 ? left : 8192);
+            } else if (next_random(&seed, 20) == 0) {
+                float *room = h->ops->empty(h, stream);
+                struct use u = {.at = room, .count = MOST, .use = HOME_WRITE, .value = -5};
+                dt_stream_call(stream, use_piece, &u, sizeof u);
+                assert_int_equal(dt_stream_finish(stream, 60, &err), 0);
+            }
+        }
     }
 }
 

@@ -9,7 +9,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* What a short measurement writes and reads. */
 enum { PROBE_BYTES = 32 << 20 };
@@ -140,6 +142,19 @@ static double probe(const struct job_offload *job, const char **engine)
     return rate;
 }
 
+/* CUDA's driver pins memory without regard to the limit; where another one refuses, this is the cause. */
+static void say_memlock(double pinned_bytes, struct dt_text *out)
+{
+    struct rlimit limit;
+    char need[32], have[32];
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && geteuid() != 0 &&
+        (double)limit.rlim_cur < pinned_bytes) {
+        dt_text_printf(out, " (%s are pinned, ulimit -l is %s: raise it if the driver refuses)",
+                       dt_text_bytes(pinned_bytes, need, sizeof need),
+                       dt_text_bytes((double)limit.rlim_cur, have, sizeof have));
+    }
+}
+
 void residence_words(const struct plan *p, const struct job_offload *job, int ranks, bool own_memory,
                      struct dt_text *out)
 {
@@ -149,6 +164,7 @@ void residence_words(const struct plan *p, const struct job_offload *job, int ra
         if (own_memory) {
             dt_text_printf(out, "offload: %s of each rank rest in the host's memory",
                            dt_text_bytes((double)p->bytes[PLAN_HOST], bytes, sizeof bytes));
+            say_memlock((double)p->size_bytes[PLAN_PINNED] * ranks, out);
         } else {
             dt_text_puts(out, "offload: the CPU computes in the host's memory, so nothing moves for cpu");
         }

@@ -59,7 +59,8 @@ size_t windows_room_bytes(const struct home_settings *settings, size_t size_byte
     if (size_bytes == 0) {
         return 0;
     }
-    size_t gap = settings->whole_pages ? 0 : PAGE, ahead = whole_pages(least(settings->portion_bytes, size_bytes)) + gap;
+    size_t gap = settings->whole_pages ? 0 : PAGE,
+           ahead = whole_pages(least(settings->portion_bytes, size_bytes)) + gap;
     size_t pieces = least(HOME_PIECES_MOST, most_bytes / HOME_PIECE_BYTES + 1);
     return whole_pages(least(most_bytes, size_bytes)) + (pieces + 1) * gap + (size_t)(settings->buffers - 1) * ahead;
 }
@@ -329,7 +330,12 @@ void windows_back(struct windows *x, size_t at, size_t size_bytes, struct dt_str
 
 void windows_ahead(struct windows *x, size_t at, size_t size_bytes)
 {
-    if (x != NULL && x->overlaps_reads && size_bytes > 0 && window_of(x, at, size_bytes) == NULL) {
+    bool wanted = x != NULL && x->overlaps_reads && size_bytes > 0;
+    for (int i = 0; i < WINDOWS_MOST && wanted; i++) {
+        const struct window *v = &x->window[i];
+        wanted = !v->there || !overlap(v->at, v->size_bytes, at, size_bytes);
+    }
+    if (wanted) {
         (void)open_window(x, at, size_bytes, true);
     }
 }
