@@ -109,8 +109,8 @@ struct trainer_memory {
     /* Planned bytes of the level before the chosen one, which did not fit; 0: there is none. */
     double above_bytes;
     bool level_chosen;
-    /* Of a device with memory of its own: what was in use of it before the plan, streams and
-     * libraries; and of that, what the communicators took when they were connected. */
+    /* What was in use before the plan: of a device with memory of its own by streams and libraries,
+     * and of that what the communicators took when they were connected; otherwise by this process. */
     double context_bytes, connected_bytes;
     /* The last answer of trainer_memory_now, the step after which it was asked for, and how often. */
     double seen_bytes;

@@ -114,7 +114,7 @@ def test_killed_in_a_step(place):
     more = ["training.max_steps=150", "checkpointing.save_every_n_steps=5"]
     plain = finished(job, folder / "kill-plain", 2, "zero2", more)
     args = ["--nproc_per_node=2", "--max_restarts=5", "train", job, "--output_dir", str(folder / "kill"), "--mode", "zero2"]
-    for s in [*more, *nvme(folder)]:
+    for s in [*more, *nvme(folder, "offload.activations=nvme")]:
         args += ["--set", s]
     with support.Job(args) as run:
         run.agent_pid = run.agent
@@ -219,6 +219,21 @@ def test_planned_activations(place, level, width):
     assert {k: v for k, v in files["bytes"].items() if k != "activations"} == {k: v for k, v in without["bytes"].items() if k != "activations"}
     every = plan_of(job, *sets, "activation_checkpointing.checkpoint_every_n_layers=2")["bytes"]["activations"]
     assert (every > without["bytes"]["activations"]) == (level in ("mlp", "block")), (every, without)
+
+
+@pytest.mark.skipif(bool(os.environ.get("SAN")), reason="sanitizers take memory of their own")
+def test_the_memory_is_that_of_the_plan(place):
+    """Within a twentieth, and with offload less than without. Of several ranks each also shows the pages of others that it reads."""
+    folder, job = place
+    sizes = ["model.n_layer=8", "model.n_embd=256", "model.n_head=4", "training.max_steps=3", "training.eval_every_n_steps=0"]
+    held = {}
+    for name, more in [("here", []), ("files", nvme(folder, "offload.activations=nvme", "offload.portion=131072"))]:
+        out = folder / f"memory-{name}"
+        finished(job, out, 1, "zero2", [*sizes, *more])
+        memory = [e for e in map(json.loads, open(out / "events.jsonl")) if e["event"] == "memory"]
+        assert len(memory) == 1 and abs(memory[0]["measured_bytes"] - memory[0]["planned_bytes"]) < 0.05 * memory[0]["planned_bytes"] + 2**22, memory  # work memory of products, stacks
+        held[name] = memory[0]["measured_bytes"]
+    assert held["files"] < held["here"] - 2**24, held
 
 
 # ---- disks that are not as they were ----

@@ -218,6 +218,8 @@ static void apply(struct side *s, const char *word)
     } else if (has_value(word, "recompute", &value)) {
         s->job.recompute.enabled = true;
         s->job.recompute.level = (enum recompute)choice(value, levels);
+    } else if (has_value(word, "every", &value)) {
+        s->job.recompute.every_n_layers = (int64_t)number(value);
     } else if (has_value(word, "mesh", &value)) {
         set_mesh(s, value);
     } else if (has_value(word, "clip", &value)) {
