@@ -441,21 +441,6 @@ static void step_call(struct optimizer *o, int call, double learning_rate, const
     }
 }
 
-/* The first portions of the next update come in while the device does what is between: they take the room of
- * portions that are updated. */
-static void read_ahead(struct optimizer *o)
-{
-    for (int k = 0; k <= MASTERS; k++) {
-        struct home *h = &o->parts[k].home;
-        size_t portion = h->settings->portion_bytes;
-        for (size_t at = 0;
-             h->ops->ahead != NULL && at < h->size_bytes && at / portion + 1 < (size_t)h->settings->buffers;
-             at += portion) {
-            h->ops->ahead(h, at, h->size_bytes - at < portion ? h->size_bytes - at : portion);
-        }
-    }
-}
-
 void optimizer_step(struct optimizer *o, double learning_rate, const double *factor, const int32_t *skip)
 {
     o->steps++;
@@ -464,7 +449,6 @@ void optimizer_step(struct optimizer *o, double learning_rate, const double *fac
             step_call(o, call, learning_rate, factor, skip);
         }
     }
-    read_ahead(o);
 }
 
 void optimizer_clear(struct optimizer *o)
@@ -475,4 +459,17 @@ void optimizer_clear(struct optimizer *o)
     }
     dt_arena_clear(&o->arena);
     memset(o, 0, sizeof *o);
+}
+
+void optimizer_ahead(struct optimizer *o)
+{
+    for (int k = 0; k <= MASTERS; k++) {
+        struct home *h = &o->parts[k].home;
+        size_t portion = h->settings->portion_bytes;
+        for (size_t at = 0;
+             h->ops->ahead != NULL && at < h->size_bytes && at / portion + 1 < (size_t)h->settings->buffers;
+             at += portion) {
+            h->ops->ahead(h, at, h->size_bytes - at < portion ? h->size_bytes - at : portion);
+        }
+    }
 }

@@ -360,6 +360,7 @@ static void update(struct trainer *t, struct trainer_pending *p)
         timeline_end(t->stepper.timeline, span, w->compute);
     }
     t->strategy.weights->publish(&t->strategy);
+    optimizer_ahead(&t->optimizer);
     dt_event_record(p->done, w->compute);
 }
 
