@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What a short measurement writes and reads. */
+/* What a short measurement writes and reads at most. */
 enum { PROBE_BYTES = 32 << 20 };
 
 static const struct home_ops *home_at(const struct home_ops *row, enum offload_to to, bool own_memory)
@@ -118,22 +118,22 @@ int residence_check(const struct plan *p, const struct job_offload *job, int ran
 }
 
 /* Bytes per second of writing and reading files as homes do; 0: unknown. */
-static double probe(const struct job_offload *job, const char **engine)
+static double probe(const struct job_offload *job, size_t size_bytes, const char **engine)
 {
     struct striped files = {0};
     struct transfer *t = NULL;
-    void *memory = aligned_alloc(TRANSFER_PAGE_BYTES, PROBE_BYTES);
+    void *memory = aligned_alloc(TRANSFER_PAGE_BYTES, size_bytes);
     double begin_s = 0, rate = 0;
     *engine = "threads";
-    if (memory != NULL && striped_open(&files, job, "probe", (size_t)1 << 20, PROBE_BYTES, NULL) == 0 &&
+    if (memory != NULL && striped_open(&files, job, "probe", (size_t)1 << 20, size_bytes, NULL) == 0 &&
         transfer_open(&t, job, NULL) == 0) {
-        memset(memory, 1, PROBE_BYTES);
+        memset(memory, 1, size_bytes);
         *engine = transfer_name(t);
         begin_s = dt_now_s();
-        if (transfer_run(t, &files, true, memory, 0, PROBE_BYTES, NULL) == 0 &&
-            transfer_run(t, &files, false, memory, 0, PROBE_BYTES, NULL) == 0) {
+        if (transfer_run(t, &files, true, memory, 0, size_bytes, NULL) == 0 &&
+            transfer_run(t, &files, false, memory, 0, size_bytes, NULL) == 0) {
             double took_s = dt_now_s() - begin_s;
-            rate = took_s > 0 ? 2.0 * PROBE_BYTES / took_s : 0;
+            rate = took_s > 0 ? 2.0 * (double)size_bytes / took_s : 0;
         }
     }
     transfer_close(t);
@@ -170,7 +170,8 @@ void residence_words(const struct plan *p, const struct job_offload *job, int ra
         }
     }
     if (p->file_bytes > 0) {
-        double rate = probe(job, &engine), moved = p->moved_bytes * ranks;
+        size_t most = (p->file_bytes / TRANSFER_PAGE_BYTES + 1) * TRANSFER_PAGE_BYTES;
+        double rate = probe(job, most < PROBE_BYTES ? most : PROBE_BYTES, &engine), moved = p->moved_bytes * ranks;
         dt_text_printf(out, "%s%s of each rank rest in files, by %s",
                        out->size > 0 ? "; " : "offload: ", dt_text_bytes((double)p->file_bytes, bytes, sizeof bytes),
                        engine);
