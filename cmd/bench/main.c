@@ -49,7 +49,8 @@ static const struct {
     {"load", "the weights of a Hugging Face folder; under dtrun one rank of it",
      "--folder=PATH --strategy=NAME --dtype=fp32|bf16 --repeats=1..101", bench_load},
     {"offload", "a step whose optimizer state rests in files, against its computation and the disk",
-     "--folder=PATH --size=L6C384 --batch=1..65536 --dtype=fp32|bf16 --strategy=NAME --ranks=1..64 "
+     "--folder=PATH --size=L6C384 --batch=1..65536 --positions=1..65536 --dtype=fp32|bf16 --strategy=NAME "
+     "--ranks=1..64 "
      "--threads=1..1024 --buffers=2..64 --steps=4..500 --repeats=1..21",
      bench_offload},
     {"start", "dtrun from command to end", "--nproc=LIST --agents=0..5000 --repeats=1..101 --dtrun=PATH --peer",
