@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -243,6 +244,35 @@ static void test_plan(void **state)
     free(left);
 }
 
+/* What a rank that is not root reads where the limit of locked memory is below what is pinned. */
+static void test_words(void **state)
+{
+    (void)state;
+    struct plan plan = {.bytes = {[PLAN_HOST] = 3 << 20}, .size_bytes = {[PLAN_PINNED] = 3 << 20}};
+    const struct job_offload job = {.activations = OFFLOAD_CPU};
+    struct dt_text text;
+    dt_text_init(&text);
+    residence_words(&plan, &job, 2, false, &text);
+    assert_string_equal(dt_text_str(&text), "offload: the CPU computes in the host's memory, so nothing moves for cpu");
+    dt_text_reset(&text);
+    pid_t pid = fork();
+    if (pid == 0) {
+        const struct rlimit limit = {4 << 20, 4 << 20};
+        bool other = geteuid() != 0 || setuid(65534) == 0;
+        bool limited = other && setrlimit(RLIMIT_MEMLOCK, &limit) == 0;
+        residence_words(&plan, &job, 2, true, &text);
+        bool said = strcmp(dt_text_str(&text), "offload: 3.0 MiB of each rank rest in the host's memory (6.0 MiB are "
+                                               "pinned, ulimit -l is 4.0 MiB: raise it if the driver refuses)") == 0;
+        dt_text_reset(&text);
+        residence_words(&plan, &job, 1, true, &text);
+        _exit(limited && !(said && strstr(dt_text_str(&text), "ulimit") == NULL));
+    }
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    dt_text_clear(&text);
+}
+
 /* ---- files that fail ---- */
 
 static void limit_files(rlim_t bytes)
@@ -324,6 +354,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_contract, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_plan, folder_setup, folder_teardown),
+        cmocka_unit_test(test_words),
         cmocka_unit_test_setup_teardown(test_no_room, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_failed_write, folder_setup, folder_teardown),
     };
