@@ -16,7 +16,7 @@ english) echo /usr/share/common-licenses ;;
 small)
     # Without what others have installed into Python's folders, its tests, and its tables of encodings.
     # shellcheck disable=SC2046
-    find -H /usr/share/common-licenses $(headers) /usr/lib/python3.[0-9]* -type f -size -65k \( ! -path '/usr/lib/*' -o -name '*.py' \) \
+    find /usr/share/common-licenses $(headers) /usr/lib/python3.[0-9]* -type f -size -65k \( ! -path '/usr/lib/*' -o -name '*.py' \) \
         ! -path '*/*-packages/*' ! -path '*/encodings/*' ! -path '*/test/*' ! -path '*/tests/*' 2>/dev/null | LC_ALL=C sort
     ;;
 *)
