@@ -41,14 +41,13 @@ $bin/dtdata baseline --train "$run/bytes/train-*.bin" --val "$run/bytes/val-*.bi
 bits=$(sed -n 's/.*"val_bits_per_byte": *\([0-9.e+-]*\).*/\1/p' $run/metrics.jsonl | tail -n 1)
 printf 'demo: held-out files, bits per byte: model %.3f\n' "$bits"
 sed -n '/gzip\|4-gram/s/^/demo: held-out files, bits per byte: /p' $run/baseline.txt
+echo "demo: to go on, and to look closer:"
+printf '  %s \\\n      --set training.max_steps=10000\n' "$command"
+printf '  %-44s %s\n' "$bin/train --generate $run --prompt \"int main\"" "" \
+    "$bin/train --plan configs/demo.json" "what it needs, before it runs" \
+    "$bin/dtckpt list $run" "checkpoints" \
+    "$run/metrics.jsonl" "every logged step" | sed 's/ *$//'
 cat <<EOF
-demo: to go on, and to look closer:
-  $command \\
-      --set training.max_steps=10000
-  $bin/train --generate $run --prompt "int main"
-  $bin/train --plan configs/demo.json     what it needs, before it runs
-  $bin/dtckpt list $run                   checkpoints
-  $run/metrics.jsonl                      every logged step
 demo: with text of your own, files or folders:
   $bin/dtdata train-tokenizer -v 8192 --special '<|endoftext|>' \\
       -o tok TEXT...
