@@ -9,7 +9,7 @@ extra=""
 if [ -n "${DTRUN_DEMO_SHORT:-}" ]; then
     run=runs/demo-short
     rm -rf $run
-    extra="--output_dir $run --set data.tokenizer=$run/tokenizer --set data.train=$run/data/train-*.bin --set data.val=$run/data/val-*.bin
+    extra="--output_dir $run --set data.tokenizer=$run/tok --set data.train=$run/data/train-*.bin --set data.val=$run/data/val-*.bin
            --set training.max_steps=40 --set training.warmup_steps=5 --set training.eval_every_n_steps=20 --set training.eval_batches=8
            --set checkpointing.save_every_n_steps=20 --set logging.log_every_n_steps=10"
 fi
@@ -22,9 +22,9 @@ if [ ! -e $data/train-00000.bin ]; then
     echo "demo: their path, 4 % of the text; neither tokenizer nor model learns from them"
     # shellcheck disable=SC2086
     $bin/dtdata tokenize --tokenizer bytes --val 0.04 -o $run/bytes --overwrite $text || exit 1
-    sources $run/bytes/train-*.bin.json | xargs -x -s 1000000 $bin/dtdata train-tokenizer -v 2048 --special "<|endoftext|>" --overwrite -o $run/tokenizer || exit 1
+    sources $run/bytes/train-*.bin.json | xargs -x -s 1000000 $bin/dtdata train-tokenizer -v 2048 --special "<|endoftext|>" --overwrite -o $run/tok || exit 1
     # shellcheck disable=SC2086
-    $bin/dtdata tokenize --tokenizer $run/tokenizer --val 0.04 -o $data $text || exit 1
+    $bin/dtdata tokenize --tokenizer $run/tok --val 0.04 -o $data $text || exit 1
 fi
 command="$bin/dtrun --nproc_per_node=2 train configs/demo.json"
 echo "demo: $command"
