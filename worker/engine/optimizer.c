@@ -460,3 +460,16 @@ void optimizer_clear(struct optimizer *o)
     dt_arena_clear(&o->arena);
     memset(o, 0, sizeof *o);
 }
+
+void optimizer_ahead(struct optimizer *o)
+{
+    for (int k = 0; k <= MASTERS; k++) {
+        struct home *h = &o->parts[k].home;
+        size_t portion = h->settings->portion_bytes;
+        for (size_t at = 0;
+             h->ops->ahead != NULL && at < h->size_bytes && at / portion + 1 < (size_t)h->settings->buffers;
+             at += portion) {
+            h->ops->ahead(h, at, h->size_bytes - at < portion ? h->size_bytes - at : portion);
+        }
+    }
+}

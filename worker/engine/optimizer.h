@@ -85,6 +85,9 @@ void optimizer_ratios_finish(struct optimizer *o, const struct dt_update_numbers
 /* The weights of a unit that this rank owns, as they are updated and saved, from an element on: of
  * the strategy's precision.masters, of a frozen unit precision.compute. */
 struct home_part optimizer_weights(struct optimizer *o, int unit, int64_t element);
+/* After a step: the first portions of the next one come in while the device does what is between. They take the room
+ * of portions that are updated. */
+void optimizer_ahead(struct optimizer *o);
 /* Streams have run dry. Harmless on a zeroed struct, and twice. */
 void optimizer_clear(struct optimizer *o);
 

@@ -109,13 +109,23 @@ struct trainer_memory {
     /* Planned bytes of the level before the chosen one, which did not fit; 0: there is none. */
     double above_bytes;
     bool level_chosen;
-    /* Of a device with memory of its own: what was in use of it before the plan, streams and
-     * libraries; and of that, what the communicators took when they were connected. */
+    /* What was in use before the plan: of a device with memory of its own by streams and libraries,
+     * and of that what the communicators took when they were connected; otherwise by this process. */
     double context_bytes, connected_bytes;
     /* The last answer of trainer_memory_now, the step after which it was asked for, and how often. */
     double seen_bytes;
     int64_t seen_step;
     int seen_times;
+};
+
+/* Activations that rest outside of the device's memory. trainer_activations.c */
+struct trainer_activations {
+    struct home home; /* ops null: they lie in the plan */
+    struct home_settings settings;
+    size_t *at;  /* of each block, in the home */
+    bool *here;  /* per block: it was brought */
+    void **kept; /* the walk's */
+    int held;    /* a block of forward that stays until the next one is over; -1: none */
 };
 
 struct trainer_pending { /* a step that was enqueued */
@@ -192,6 +202,7 @@ struct trainer {
     struct trainer_run run;
     struct trainer_feeds feeds;
     struct trainer_memory memory;
+    struct trainer_activations activations;
     struct trainer_stepper stepper;
     struct trainer_saver saver;
     struct trainer_samples *samples; /* null: the job wants none */
@@ -265,6 +276,14 @@ double trainer_planned_bytes(const struct trainer *t);
 void trainer_print_plan(const struct trainer *t, const char *device, int local_size, bool json, struct dt_text *out);
 /* Allocates everything and makes weights. The world's groups must be split for t->shards. */
 int trainer_open(struct trainer *t, struct world *w, struct dt_error *err);
+/* trainer_activations.c: plans what blocks keep; open and close as homes do. bring: before the passes of a block are
+ * made (walk_hooks.keep); back: after each pass. */
+void activations_plan(struct trainer *t);
+int activations_open(struct trainer *t, struct dt_error *err);
+void activations_close(struct trainer *t);
+void activations_bring(struct trainer *t, const struct block *b, enum pass_phase phase);
+void activations_back(struct trainer *t, const struct block *b, enum pass_phase phase);
+bool activations_rest(const struct trainer *t);
 /* trainer_step.c: the memory of an open plan becomes that of the walk. */
 void trainer_step_open(struct trainer *t);
 /* Puts the next step in; on a device with memory of its own it then reads the batches of the one

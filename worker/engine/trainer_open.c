@@ -47,10 +47,7 @@ static void plan_activations(struct trainer *t)
 {
     const struct chain *c = &t->chain;
     struct plan *p = &t->memory.plan;
-    t->memory.kept = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *t->memory.kept);
-    for (int i = 0; i < c->block_count; i++) {
-        t->memory.kept[i] = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, c->blocks[i].bytes[PLACE_KEPT]);
-    }
+    activations_plan(t);
     t->memory.again = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, chain_most(c, PLACE_AGAIN));
     for (int i = 0; i < 2; i++) {
         t->memory.y[i] = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, c->slot_bytes[i]);
@@ -524,7 +521,7 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
         return -1;
     }
     if (plan_open(&t->memory.plan, w, err) != 0 || strategy_open(&t->strategy, w, &t->memory.plan, err) != 0 ||
-        optimizer_open(&t->optimizer, &t->memory.plan, err) != 0 ||
+        optimizer_open(&t->optimizer, &t->memory.plan, err) != 0 || activations_open(t, err) != 0 ||
         dt_event_open(w->device, &t->stepper.done, err) != 0) {
         return -1;
     }
@@ -598,6 +595,7 @@ void trainer_close(struct trainer *t)
     }
     free(t->saver.saved_path);
     free(t->saver.model_config);
+    activations_close(t);
     optimizer_clear(&t->optimizer);
     strategy_close(&t->strategy);
     plan_clear(&t->memory.plan);

@@ -206,6 +206,11 @@ static void bring_weights(struct trainer *t, const struct block *b, struct pass 
     note(t, back ? 'B' : 'F', b);
 }
 
+static void keep(const struct chain_walk *w, const struct block *b, enum pass_phase phase)
+{
+    activations_bring(w->context, b, phase);
+}
+
 static bool enter(const struct chain_walk *w, const struct block *b, struct pass *p)
 {
     struct trainer *t = w->context;
@@ -278,6 +283,7 @@ void trainer_leave_backward(struct trainer *t, const struct block *b)
 static void leave(const struct chain_walk *w, const struct block *b, const struct pass *p)
 {
     struct trainer *t = w->context;
+    activations_back(t, b, p->phase);
     if (p->phase != PASS_BACKWARD) {
         leave_forward(t, b, p->phase);
         return;
@@ -295,12 +301,13 @@ static void leave(const struct chain_walk *w, const struct block *b, const struc
 
 void trainer_step_open(struct trainer *t)
 {
-    static const struct walk_hooks hooks = {.enter = enter, .run = run_block, .leave = leave};
+    static const struct walk_hooks hooks = {.keep = keep, .enter = enter, .run = run_block, .leave = leave};
     const struct chain *c = &t->chain;
     void **kept = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *kept);
     for (int i = 0; i < c->block_count; i++) {
         kept[i] = plan_at(&t->memory.plan, t->memory.kept[i]);
     }
+    t->activations.kept = kept;
     t->stepper.walk = (struct chain_walk){.chain = c,
                                           .stream = t->world->compute,
                                           .kernels = t->world->device->kernels,
@@ -353,6 +360,7 @@ static void update(struct trainer *t, struct trainer_pending *p)
         timeline_end(t->stepper.timeline, span, w->compute);
     }
     t->strategy.weights->publish(&t->strategy);
+    optimizer_ahead(&t->optimizer);
     dt_event_record(p->done, w->compute);
 }
 

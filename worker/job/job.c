@@ -470,6 +470,12 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
         check_optimizer(job, c);
         job_read_groups(job, c);
     }
+    if (good[JOB_RECOMPUTE]) { /* attention's probabilities are never kept, so what is selected is the rest */
+        int *level = &job->recompute.level;
+        *level = *level == JOB_RECOMPUTE_FULL        ? RECOMPUTE_BLOCK
+                 : *level == JOB_RECOMPUTE_SELECTIVE ? RECOMPUTE_CHEAP
+                                                     : *level;
+    }
     if (good[JOB_OFFLOAD] && good[JOB_TRAINING]) {
         job_check_offload(job, c);
     }

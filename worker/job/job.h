@@ -25,15 +25,16 @@ enum matmul_precision { MATMUL_HIGHEST, MATMUL_HIGH };
 enum encoding_errors { ENCODING_REFUSE, ENCODING_REPLACE };
 enum on_bad_record { BAD_RECORD_REFUSE, BAD_RECORD_SKIP };
 enum on_bad_image { BAD_IMAGE_REFUSE, BAD_IMAGE_SKIP };
-/* offload.optimizer, offload.parameters; offload.engine */
+/* offload.optimizer, offload.parameters, offload.activations; offload.engine */
 enum offload_to { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_NVME };
 enum offload_engine { OFFLOAD_ENGINE_AUTO, OFFLOAD_ENGINE_RING, OFFLOAD_ENGINE_THREADS };
 enum partial_accumulation { PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP };
 
 /* Names of enum recompute, in its order. */
 #define JOB_RECOMPUTE_LEVELS "none|cheap|mlp|block"
-/* activation_checkpointing.level: "auto", the word after them. */
-enum { JOB_RECOMPUTE_AUTO = RECOMPUTE_BLOCK + 1 };
+/* activation_checkpointing.level: the words after them; the last two are Megatron's for block and cheap. */
+#define JOB_RECOMPUTE_WORDS JOB_RECOMPUTE_LEVELS "|auto|full|selective"
+enum { JOB_RECOMPUTE_AUTO = RECOMPUTE_BLOCK + 1, JOB_RECOMPUTE_FULL, JOB_RECOMPUTE_SELECTIVE };
 
 /* the section loss_scaling (worker/engine/scaler.h) */
 struct scaler_settings {
@@ -162,7 +163,7 @@ struct job {
         int level; /* enum recompute, or JOB_RECOMPUTE_AUTO */
     } recompute;
     struct job_offload {
-        enum offload_to optimizer, parameters;
+        enum offload_to optimizer, parameters, activations;
         double ratio; /* of the optimizer's state */
         struct dt_strings nvme_path;
         int64_t portion; /* elements; 0: HOME_PORTION */

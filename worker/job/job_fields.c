@@ -166,8 +166,7 @@ static const struct dt_rule matmul_precision = {
 static const struct dt_rule partial = {.type = DT_RULE_ENUM, .choices = "step|carry|drop"};
 static const struct dt_rule prefetch = {
     .type = DT_RULE_ENUM, .choices = "BACKWARD_PRE|BACKWARD_POST|none", .null = true, .null_value = PREFETCH_NONE};
-static const struct dt_rule level = {
-    .type = DT_RULE_ENUM, .choices = JOB_RECOMPUTE_LEVELS "|auto", .later = "attention|full|selective"};
+static const struct dt_rule level = {.type = DT_RULE_ENUM, .choices = JOB_RECOMPUTE_WORDS, .later = "attention"};
 
 static const struct dt_rule offload_to = {.type = DT_RULE_ENUM, .choices = "none|cpu|nvme"};
 static const struct dt_rule offload_engine = {.type = DT_RULE_ENUM, .choices = "auto|io_uring|threads"};
@@ -413,9 +412,8 @@ static const struct dt_field recompute_fields[] = {
     {"checkpoint_every_n_layers", "1", "every how many layers", offsetof(struct job_recompute, every_n_layers),
      &layers},
     {"level", "\"block\"",
-     "what is computed again; auto: as little as the GPU's memory allows; while not enabled none or cheap (norms and "
-     "the "
-     "activation), as a GPU's memory allows, and cheap on a CPU",
+     "what is computed again; auto: as little as the GPU's memory allows; full means block, selective means cheap; "
+     "while not enabled none or cheap (norms and the activation), as a GPU's memory allows, and cheap on a CPU",
      offsetof(struct job_recompute, level), &level},
     {0},
 };
@@ -426,6 +424,8 @@ static const struct dt_field offload_fields[] = {
      AT(optimizer), &offload_to},
     {"parameters", "\"none\"", "where slices of the weights rest, of strategies that slice them", AT(parameters),
      &offload_to},
+    {"activations", "\"none\"", "where rests what layers keep from forward to backward (activation_checkpointing)",
+     AT(activations), &offload_to},
     {"ratio", "1", "share of the optimizer's state that is offloaded, by whole units", AT(ratio), &fraction},
     {"nvme_path", "null", "folder for the files, or a list of folders on several disks", AT(nvme_path),
      &strings_or_null},

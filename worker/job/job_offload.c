@@ -97,7 +97,8 @@ void job_check_offload(struct job *job, struct dt_config *c)
                           "only strategies that slice weights offload a share of the optimizer's state; write zero3 "
                           "or full_shard, or 1");
     }
-    if ((o->optimizer == OFFLOAD_NVME || o->parameters == OFFLOAD_NVME) && o->nvme_path.count == 0) {
+    if ((o->optimizer == OFFLOAD_NVME || o->parameters == OFFLOAD_NVME || o->activations == OFFLOAD_NVME) &&
+        o->nvme_path.count == 0) {
         dt_config_problem(c, "offload.nvme_path", "is missing: nvme needs a folder on a fast disk; give one");
     }
     if (o->nvme_path.count > 8) {

@@ -33,10 +33,20 @@ def test_help_and_usage():
     done = bench("nothing")
     assert done.returncode == 2 and "nothing: no such benchmark" in done.stderr
     assert max(map(len, bench("--help").stdout.splitlines())) <= 80
-    for name in ("collectives", "data", "first", "floor", "generate", "kernels", "load", "start", "step", "store"):
+    for name in ("collectives", "data", "first", "floor", "generate", "kernels", "load", "offload", "start", "step", "store"):
         done = bench(name, "--bogus")
         assert (done.returncode, done.stdout, done.stderr) == (2, "", f"bench: {name}: --bogus: unknown option; see bench --help\n")
     assert bench("store", "--repeats", "0").stderr == "bench: store: --repeats: 0: must be a whole number from 1 to 101\n"
+
+
+def test_offload(tmp_path):
+    """Step, disk, step with files, and memory; the third one's floor is the larger of the first two. Nothing is left."""
+    found = list(cases(bench("offload", "--size=L1C64", "--batch=1", "--ranks=2", "--steps=5", "--repeats=1", f"--folder={tmp_path}")).values())
+    assert [x["unit"] for x in found] == ["ms", "ms", "ms", "MiB"] and all("2 ranks" in x["case"] for x in found), found
+    assert abs(found[2]["floor"] - max(found[0]["value"], found[1]["value"])) < 1e-3 * found[2]["floor"] and found[3]["floor"] > 0, found
+    assert os.listdir(tmp_path) == []
+    done = bench("offload", "--size=L1C64", "--repeats=1", "--steps=4", "--folder=/nowhere")
+    assert done.returncode == 1 and "bench offload: /nowhere failed" in done.stderr, done
 
 
 def test_data():

@@ -218,6 +218,8 @@ static void apply(struct side *s, const char *word)
     } else if (has_value(word, "recompute", &value)) {
         s->job.recompute.enabled = true;
         s->job.recompute.level = (enum recompute)choice(value, levels);
+    } else if (has_value(word, "every", &value)) {
+        s->job.recompute.every_n_layers = (int64_t)number(value);
     } else if (has_value(word, "mesh", &value)) {
         set_mesh(s, value);
     } else if (has_value(word, "clip", &value)) {
@@ -246,6 +248,8 @@ static void apply(struct side *s, const char *word)
     } else if (has_value(word, "drop", &value)) {
         struct gpt2 *m = ranks_model(&s->job);
         m->attn_pdrop = m->embd_pdrop = m->resid_pdrop = number(value);
+    } else if (has_value(word, "layers", &value)) {
+        ranks_model(&s->job)->n_layer = (int64_t)number(value);
     } else if (has_value(word, "rate", &value)) {
         t->lr_scheduler_type = dt_arena_printf(&s->job.arena, "%s", value);
     } else if (has_value(word, "norm", &value)) {
@@ -282,6 +286,8 @@ static void apply(struct side *s, const char *word)
         set_offload(s, value, &s->job.offload.optimizer);
     } else if (has_value(word, "weights", &value)) {
         set_offload(s, value, &s->job.offload.parameters);
+    } else if (has_value(word, "kept", &value)) {
+        set_offload(s, value, &s->job.offload.activations);
     } else if (has_value(word, "ratio", &value)) {
         s->job.offload.ratio = number(value);
     } else if (has_value(word, "portion", &value)) {

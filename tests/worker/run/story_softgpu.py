@@ -124,6 +124,21 @@ def test_graphs_change_no_bits(place, ranks, rows, sets):
         assert all("no CUDA graphs" not in (out / "logs" / f"rank-{r}.log").read_text() for r in range(ranks))
 
 
+@pytest.mark.parametrize("level, graphs", [("block", "true"), ("none", "false")])
+def test_activations_on_the_host_change_no_bits(place, level, graphs):
+    """They go there and back on streams of their own, also where calls of layers are graphs, over evaluations and a resume."""
+    folder, job = place
+    sets = ["model.n_layer=6", "activation_checkpointing.enabled=true", f"activation_checkpointing.level={level}", "training.gradient_accumulation_steps=2",
+            "training.eval_every_n_steps=2", "training.lr_scheduler_type=constant"]
+    rest = [*sets, "offload.activations=cpu", f"training.cuda_graphs={graphs}"]
+    for ranks, row in [(1, "single_device"), (2, "full_shard")] if ALL or level == "block" else [(1, "single_device")]:
+        without = run(place, folder / f"kept-here-{level}-{ranks}", ranks, row, sets)
+        out, said = folder / f"kept-there-{level}-{ranks}", []
+        run(place, out, ranks, row, [*rest, "training.max_steps=4"], said=said)
+        assert run(place, out, ranks, row, rest) == without, (ranks, row)
+        assert said[0].count(" of each rank rest in the host's memory") == 1, said
+
+
 def test_graphs_are_measured_and_the_faster_way_is_said(place):
     folder, job = place
     sets = ["training.max_steps=30", "model.n_layer=1", "checkpointing.save_every_n_steps=0"]

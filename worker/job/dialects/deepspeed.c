@@ -219,7 +219,7 @@ static void optimizer_norm(struct dialect_use *u, const struct dialect_rule *r, 
 }
 
 /* DeepSpeed's block says how layers are computed again, not that they are. */
-static void recomputing(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+static void kept_on_host(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     bool on = cJSON_IsTrue(dt_config_value(u->c, "activation_checkpointing.enabled"));
     if (!on || dt_config_off(value)) {
@@ -228,7 +228,11 @@ static void recomputing(struct dialect_use *u, const struct dialect_rule *r, con
         }
         return;
     }
-    dt_config_problem(u->c, path, "%s", r->text + strlen("refused: "));
+    if (!cJSON_IsTrue(value)) {
+        dt_config_problem(u->c, path, "give true or false");
+        return;
+    }
+    dialect_give(u, path, r->to, cJSON_CreateString("cpu"));
 }
 
 #define BEYOND "beyond scope; remove it"
@@ -405,10 +409,13 @@ static const struct dialect_rule rules[] = {
     INERT("activation_checkpointing.partition_activations", "a layer is not split over ranks"),
     INERT("activation_checkpointing.contiguous_memory_optimization", "memory is planned as a whole"),
     INERT("activation_checkpointing.synchronize_checkpoint_boundary", "nothing needs it"),
-    FUNCTION("activation_checkpointing.cpu_checkpointing", NULL, recomputing, "refused: " LATER),
-    FUNCTION("activation_checkpointing.number_checkpoints", NULL, recomputing,
-             "refused: write activation_checkpointing.checkpoint_every_n_layers"),
-    FUNCTION("activation_checkpointing.profile", NULL, recomputing, "refused: " LATER),
+    FUNCTION("activation_checkpointing.cpu_checkpointing", "offload.activations", kept_on_host,
+             "true is `cpu`, where `activation_checkpointing.enabled` is true"),
+    INERT("activation_checkpointing.number_checkpoints",
+          "it sizes the buffer of contiguous_memory_optimization, and memory is planned as a whole; "
+          "activation_checkpointing.checkpoint_every_n_layers says which layers are computed again"),
+    INERT("activation_checkpointing.profile", "`logging.timeline_steps` shows forward, recompute and backward of each "
+                                              "layer"),
 
     WORDS("wall_clock_breakdown", NULL, "false=|true=~" STEP_TIMES),
     INERT("zero_allow_untested_optimizer", "every optimizer goes with every stage"),
