@@ -98,6 +98,10 @@ void ranks_job(struct job *job)
                                                  .growth_factor = 2,
                                                  .backoff_factor = 0.5,
                                                  .growth_interval = 2000};
+    job->ddp.first_bucket_mb = 1;
+    job->power_sgd =
+        (struct job_power_sgd){.matrix_approximation_rank = 1, .min_compression_rate = 2, .warm_start = true};
+    job->local_sgd.period = 1;
     job->recompute = (struct job_recompute){.every_n_layers = 1, .level = RECOMPUTE_BLOCK};
     job->checkpointing =
         (struct job_checkpointing){.keep_last_n = 3,

@@ -120,6 +120,7 @@ struct trainer_memory {
 
 struct trainer_pending { /* a step that was enqueued */
     double begin_s, data_s, rate, computed;
+    int64_t number;                 /* of the step, from 1 on */
     int64_t count, epoch, position; /* micro-steps; where the run stands behind it */
     int64_t samples;                /* horizon.samples behind it */
     double loss_scale;              /* of run.scaler; 1: none */
@@ -153,7 +154,8 @@ struct trainer_stepper {
     struct timeline *timeline;     /* null: not wanted */
     struct outliers outliers;      /* window 0: no step is judged */
     struct pace_clock pace;
-    bool pace_due; /* a block of the clock is complete and travels with the next step */
+    int64_t met, met_whole; /* local SGD: after which step weights were averaged; and the optimizer's state */
+    bool pace_due;          /* a block of the clock is complete and travels with the next step */
 };
 
 /* Checkpoints. trainer_save.c, trainer_resume.c, trainer_origin.c */
@@ -288,6 +290,9 @@ double trainer_rate(const struct trainer *t, int64_t samples);
 void trainer_scale_resume(struct trainer *t, const struct scaler_state *saved);
 /* After a step, with the verdict of all ranks. DT_INVALID: the scale is at its least. */
 int trainer_scale_judge(struct trainer *t, const struct trainer_pending *p, bool overflow, struct dt_error *err);
+/* With no step in: of strategies whose ranks go apart (hooks/local_sgd.c), weights and the optimizer's state
+ * become the mean of all ranks' ones, as whoever looks at the model needs it. */
+void trainer_meet(struct trainer *t);
 /* The host waits for an event; meanwhile it looks at peers, orders and the clock. */
 int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, struct dt_error *err);
 /* For a host that waits since begin_s: looks at peers, orders and the clock. */

@@ -352,8 +352,20 @@ static void update(struct trainer *t, struct trainer_pending *p)
                        t->strategy.precision.scaler != NULL ? t->step_sums.overflow : NULL);
         timeline_end(t->stepper.timeline, span, w->compute);
     }
+    if (local_sgd_falls_due(&t->strategy)) {
+        local_sgd_average(&t->strategy, &t->optimizer, true, false);
+        t->stepper.met = p->number;
+    }
     t->strategy.weights->publish(&t->strategy);
     dt_event_record(p->done, w->compute);
+}
+
+void trainer_meet(struct trainer *t)
+{
+    if (t->strategy.hook.apart && t->stepper.met_whole != t->run.step) {
+        local_sgd_average(&t->strategy, &t->optimizer, t->stepper.met != t->run.step, true);
+        t->stepper.met = t->stepper.met_whole = t->run.step;
+    }
 }
 
 static bool judges(const struct trainer *t, const struct trainer_pending *p)
@@ -368,6 +380,8 @@ void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_p
     double scale = trainer_gradient_scale(t, p->loss_scale, f->count);
     trainer_graph_begin(t);
     timeline_step(t->stepper.timeline, t->stepper.begun + 1);
+    hook_begin_step(s, t->stepper.begun);
+    p->number = t->stepper.begun + 1;
 
     step_sums_begin(&t->step_sums);
     w->device->kernels->fill(w->compute,

@@ -490,6 +490,9 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     if (good[JOB_TRAINING] && good[JOB_SCALING]) {
         choose_scaler(job);
     }
+    if (good[JOB_DDP] && good[JOB_POWER_SGD] && good[JOB_TRAINING] && good[JOB_MIXED] && good[JOB_OFFLOAD]) {
+        job_check_hooks(job, c);
+    }
 }
 
 /* The file, with what the options change in it. Files of other systems are read before, so that

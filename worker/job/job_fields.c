@@ -53,7 +53,6 @@ static const struct dt_rule pair = {.type = DT_RULE_PAIR, .min = 1, .max = STEPS
 static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = LARGE};
 static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
 static const struct dt_rule power = {.type = DT_RULE_NUMBER, .open_min = true, .max = 100};
-static const struct dt_rule bucket = {.type = DT_RULE_NUMBER, .open_min = true, .max = 65536};
 static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
 static const struct dt_rule format = {.type = DT_RULE_CHOICE,
                                       .choices = "auto|tokens|nanogpt|rows|tensors|multiple_choice|"
@@ -99,7 +98,7 @@ static const struct dt_rule strategy = {.type = DT_RULE_CHOICE,
                                         .explain = explain_strategy,
                                         .open = true,
                                         .choices =
-                                            "auto|single_device|ddp|zero0|no_shard|zero1|zero2|zero3|full_shard|"
+                                            "auto|single_device|ddp|local_sgd|zero0|no_shard|zero1|zero2|zero3|full_shard|"
                                             "shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
                                             "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|"
                                             "deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
@@ -373,11 +372,6 @@ static const struct dt_field fsdp_fields[] = {
     {0},
 };
 #undef AT
-static const struct dt_field ddp_fields[] = {
-    {"bucket_cap_mb", "25", "MiB of gradients per all-reduce of ddp, 1 at most in the first",
-     offsetof(struct job_ddp, bucket_cap_mb), &bucket},
-    {0},
-};
 static const struct dt_field mixed_fields[] = {
     {"reduce_dtype", "null", "of gradients while they are reduced; as training.precision when null",
      offsetof(struct job_mixed, reduce_dtype), &element},
@@ -521,7 +515,10 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
     [JOB_OPTIMIZER] = {"optimizer", "what updates the weights", optimizer_fields, offsetof(struct job, optimizer)},
     [JOB_SCHEDULER] = {"scheduler", "numbers of single schedules", job_scheduler_fields,
                        offsetof(struct job, training.scheduler)},
-    [JOB_DDP] = {"ddp", "details of ddp", ddp_fields, offsetof(struct job, ddp)},
+    [JOB_DDP] = {"ddp", "details of ddp", job_ddp_fields, offsetof(struct job, ddp)},
+    [JOB_POWER_SGD] = {"power_sgd", "ddp.comm_hook power_sgd", job_power_sgd_fields, offsetof(struct job, power_sgd)},
+    [JOB_LOCAL_SGD] = {"local_sgd", "the strategy local_sgd, and ddp.comm_hook post_local_sgd", job_local_sgd_fields,
+                       offsetof(struct job, local_sgd)},
     [JOB_FSDP] = {"fsdp", "details of the sharded strategies", fsdp_fields, offsetof(struct job, fsdp)},
     [JOB_MIXED] = {"mixed_precision", "FSDP's block", mixed_fields, offsetof(struct job, mixed)},
     [JOB_SCALING] = {"loss_scaling", "the scale of the loss, where fp16 is computed with", scaling_fields,
@@ -557,10 +554,10 @@ const struct dt_config_hint job_hints[] = {
     {"distributed", "not there yet; the launcher and training.device choose how ranks talk; remove it"},
     {"fsdp.mixed_precision", "here it is a section of its own: mixed_precision"},
     {"fsdp.ignored_modules", LATER},
-    {"ddp.find_unused_parameters", LATER},
-    {"ddp.static_graph", LATER},
-    {"ddp.gradient_as_bucket_view", LATER},
-    {"ddp.first_bucket_mb", LATER},
+    {"ddp.ddp_comm_hook", "Lightning's name; here it is ddp.comm_hook"},
+    {"ddp.ddp_comm_wrapper", "Lightning's name; here it is ddp.comm_wrapper"},
+    {"ddp.ddp_comm_state", "Lightning's name; here its numbers are keys of power_sgd, or of local_sgd"},
+    {"ddp.model_averaging_period", "Lightning's name; here it is local_sgd.period"},
     {"ddp.broadcast_buffers", "here it is training.broadcast_buffers"},
     {"logging.use_tensorboard", LATER},
     {"logging.use_wandb", LATER},
