@@ -78,6 +78,15 @@ bool hook_has_groups(const struct job *job)
     return job->ddp.comm_hook != NULL && strcasecmp(job->ddp.comm_hook, "post_local_sgd") == 0;
 }
 
+int64_t hook_usual_step(const struct strategy *s, int64_t *rare)
+{
+    const struct hook *h = &s->hook;
+    *rare = h->row != NULL && h->row->local ? h->job->local_sgd.warmup_steps
+            : h->power != NULL              ? h->job->power_sgd.start_iter
+                                            : 0;
+    return h->row != NULL && h->row->local && h->job->local_sgd.period > 1 ? *rare + 1 : *rare;
+}
+
 void hook_begin_step(struct strategy *s, int64_t step)
 {
     struct hook *h = &s->hook;

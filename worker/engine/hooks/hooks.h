@@ -49,6 +49,10 @@ bool hook_has_groups(const struct job *job);
 /* A step begins, number `step` of the run. */
 void hook_begin_step(struct strategy *s, int64_t step);
 
+/* A step that is as most of a long run are, and *rare, of which local SGD has one every period steps; the same
+ * where there is no such. */
+int64_t hook_usual_step(const struct strategy *s, int64_t *rare);
+
 /* ---- for rows ---- */
 
 /* One all_reduce of sums: what is done without a hook. */

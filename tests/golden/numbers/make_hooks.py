@@ -1,0 +1,89 @@
+"""Writes hooks.json: what PyTorch's DDP makes of gradients with its communication hooks, on 2 and 3 ranks
+(gloo). Gradients and PowerSGD's first matrices are the ratios below, the same in unit_hooks.c.
+
+    ~/.cache/dtrun/peers/bin/python tests/golden/numbers/make_hooks.py >tests/golden/numbers/hooks.json
+"""
+import json, os, socket, sys
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+SHAPES = [(12, 8), (16,), (6, 10), (3, 4), (5, 4, 3)]
+STEPS, BEGINS = 6, 2
+
+
+def ratio(i, tensor, step, rank):
+    return ((i * 7919 + tensor * 15487 + step * 104729 + rank * 1299709) % 2003 - 1001) / 1001
+
+
+def values(shape, tensor, step, rank):
+    count = 1
+    for n in shape:
+        count *= n
+    return torch.tensor([ratio(i, tensor, step, rank) for i in range(count)], dtype=torch.float64).float().view(shape)
+
+
+class Given(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.ParameterList(torch.nn.Parameter(torch.zeros(s)) for s in SHAPES)
+
+    def forward(self, step, rank):
+        return sum((w * values(w.shape, t, step, rank)).sum() for t, w in enumerate(self.w))
+
+
+def first_q(*shape, **options):
+    """Of the one matrix (m, r) of that shape."""
+    batch, m, r = shape
+    assert batch == 1
+    return values((1, m, r), m, 99, 0)
+
+
+def run(rank, size, port, case, out):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+    torch.set_num_threads(1)
+    model = torch.nn.parallel.DistributedDataParallel(Given(), bucket_cap_mb=100)
+    power = {"process_group": None, "start_powerSGD_iter": BEGINS}
+    low = {"fp16": torch.float16, "bf16": torch.bfloat16}
+    if case in low:
+        model.register_comm_hook(None, getattr(default_hooks, case + "_compress_hook"))
+    else:
+        name, approximation, rate, feedback, warm = case
+        state = powerSGD_hook.PowerSGDState(**power, matrix_approximation_rank=approximation,
+                                            min_compression_rate=rate, use_error_feedback=feedback, warm_start=warm)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    torch.randn = first_q
+    steps = []
+    for step in range(STEPS):
+        model.zero_grad()
+        model(step, rank).backward()
+        steps.append([w.grad.flatten().tolist() for w in model.module.w])
+    if rank == 0:
+        json.dump(steps, open(out, "w"))
+    dist.destroy_process_group()
+
+
+def main():
+    cases = {"fp16": "fp16", "bf16": "bf16", "rank 1": ("p", 1, 1.2, True, True), "rank 2": ("p", 2, 1, True, True),
+             "no feedback": ("p", 2, 1, False, True), "cold": ("p", 2, 1, True, False), "rank 3": ("p", 3, 0.8, True, True)}
+    result = []
+    for size in (2, 3):
+        for name, case in cases.items():
+            with socket.socket() as s:
+                s.bind(("127.0.0.1", 0))
+                port = s.getsockname()[1]
+            out = f"/tmp/hooks-{os.getpid()}.json"
+            mp.spawn(run, (size, port, case, out), size)
+            fields = {"name": name, "ranks": size}
+            if isinstance(case, tuple):
+                fields |= dict(zip(("rank", "rate", "feedback", "warm"), case[1:]))
+            result.append(fields | {"steps": [[[float(f"{x:.9g}") for x in t] for t in s] for s in json.load(open(out))]})
+            os.remove(out)
+    print('{"torch": "%s", "cases": [' % torch.__version__)
+    print(",\n".join(json.dumps(r, separators=(",", ":")) for r in result))
+    print("]}")
+
+
+if __name__ == "__main__":
+    main()
