@@ -87,6 +87,7 @@ void ranks_job(struct job *job)
                                           .loss_normalization = LOSS_GLOBAL_TOKENS,
                                           .device = "cpu",
                                           .collective_timeout_s = 60,
+                                          .divide_by_initial_world_size = true,
                                           .threads = 1};
     job->optimizer = (struct job_optimizer){
         .name = "adamw", .row = optimizer_find("adamw"), .numbers = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}};

@@ -93,7 +93,7 @@ static void say(struct step_sums *c, const struct step_sums_input *in)
 
 static double ranks_and_micro_steps(const struct step_sums *c, const struct step_sums_input *in)
 {
-    return (double)(c->strategy->size * in->micro_steps);
+    return (double)(in->active > 0 ? in->active : c->strategy->size * in->micro_steps);
 }
 
 /* What reduced gradients are multiplied by, but for the valid targets of GLOBAL_TOKENS. */

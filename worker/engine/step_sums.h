@@ -22,6 +22,7 @@ struct step_sums_input {
     const double *loss_sum;     /* device memory, until the step has run: one per micro-step */
     const int64_t *valid_count; /* one per micro-step */
     int64_t micro_steps;
+    int64_t active;    /* micro-batches of all ranks that means are taken over; 0: all */
     double max_norm;   /* 0: no clipping */
     double loss_scale; /* by which gradients are too large; 0: 1 */
     enum loss_normalization normalization;

@@ -263,7 +263,8 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
     if (row->grads == &grads_whole && job->training.gradient_accumulation_steps == 1) {
         s->grads = &grads_whole;
     }
-    if (s->grads == &grads_sliced) { /* they travel before anything is added to them */
+    if (s->grads == &grads_sliced && dt_dtype_half(precision->compute)) { /* they travel before anything is added to
+                                                                             * them */
         s->precision.grads = precision->wire;
     }
     if (s->grads == &grads_whole && s->optimizer == PART_WHOLE && !s->alone) {

@@ -52,6 +52,7 @@ struct trainer_slot {
     int64_t step, count;               /* which one; its micro-steps */
     int64_t from_epoch, from_position; /* where its data begin */
     int64_t epoch, position;           /* where the data go on behind it */
+    int64_t active;                    /* micro-batches of all ranks that have a sample */
     bool blank;                        /* no rank has a target in it: the weights stay as they are */
     int blank_rank; /* the first rank that has no target in one of its micro-steps, where others have some; -1: none */
     enum { SLOT_EMPTY, SLOT_FULL, SLOT_TAKEN } state;
@@ -64,6 +65,7 @@ struct trainer_feed { /* the batches of one step */
     int64_t count;           /* micro-steps */
     int64_t epoch, position; /* where the data go on behind the step */
     double data_s;           /* how long the step waited for them */
+    int64_t active;          /* as struct trainer_slot */
     bool blank;              /* as struct trainer_slot */
     int blank_rank;
     bool full;                      /* copied, and not taken yet */
@@ -243,6 +245,9 @@ bool trainer_level_fits(const struct trainer *t);
 double trainer_device_bytes(const struct trainer *t);
 /* Steps and schedule from where the run stands (called again after a checkpoint was loaded). */
 void trainer_count(struct trainer *t);
+/* Samples of an epoch as steps count them: with training.uneven_inputs join those that are missing in the last
+ * batch are among them. */
+int64_t trainer_rows(const struct trainer *t);
 /* The split of a step's batch among the ranks of this round. */
 struct batch_split trainer_split(const struct trainer *t);
 /* trainer_memory.c: does the job fit? DT_NO_MEMORY with what to change. */

@@ -412,6 +412,7 @@ void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_p
     struct step_sums_input sums = {.loss_sum = t->stepper.loss_sum,
                                    .valid_count = f->valid,
                                    .micro_steps = f->count,
+                                   .active = t->job->training.divide_by_initial_world_size ? 0 : f->active,
                                    .max_norm = t->job->training.max_grad_norm,
                                    .loss_scale = scale,
                                    .normalization = t->job->training.loss_normalization,

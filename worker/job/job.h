@@ -28,6 +28,8 @@ enum on_bad_image { BAD_IMAGE_REFUSE, BAD_IMAGE_SKIP };
 /* offload.optimizer, offload.parameters; offload.engine */
 enum offload_to { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_NVME };
 enum offload_engine { OFFLOAD_ENGINE_AUTO, OFFLOAD_ENGINE_RING, OFFLOAD_ENGINE_THREADS };
+/* what becomes of the samples at the end of an epoch that fill no micro-batch of all ranks */
+enum uneven_inputs { UNEVEN_DROP, UNEVEN_JOIN, UNEVEN_STRICT };
 enum partial_accumulation { PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP };
 
 /* Names of enum recompute, in its order. */
@@ -130,7 +132,9 @@ struct job {
         double step_timeout_s, collective_timeout_s; /* 0: none */
         enum accumulate_sync accumulate_sync;
         enum partial_accumulation partial_accumulation;
-        int64_t threads; /* 0: cores this process may use / local ranks */
+        enum uneven_inputs uneven_inputs;
+        bool divide_by_initial_world_size; /* UNEVEN_JOIN: ranks that have no samples count in means over ranks */
+        int64_t threads;                   /* 0: cores this process may use / local ranks */
     } training;
     struct job_optimizer {
         const char *name; /* of OPTIMIZER_NAMES */

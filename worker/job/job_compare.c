@@ -37,6 +37,8 @@ static const struct job_key {
     {"transforms.random_horizontal_flip", JOB_KEY_NUMBER},
     {"transforms.mean", JOB_KEY_NUMBER},
     {"transforms.std", JOB_KEY_NUMBER},
+    {"training.uneven_inputs", JOB_KEY_DATA},
+    {"training.divide_by_initial_world_size", JOB_KEY_NUMBER},
     {"training.seed", JOB_KEY_DATA},
     {"training.learning_rate", JOB_KEY_NUMBER},
     {"training.lr_scheduler_type", JOB_KEY_NUMBER},
@@ -196,6 +198,9 @@ static cJSON *older_value(const char *path)
     }
     if (strcmp(path, "data.sampler") == 0) {
         return cJSON_CreateString("permutation");
+    }
+    if (strcmp(path, "training.uneven_inputs") == 0) {
+        return cJSON_CreateString("drop");
     }
     return strcmp(path, "data.document_mask") == 0 ? cJSON_CreateFalse() : NULL;
 }

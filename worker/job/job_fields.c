@@ -93,26 +93,26 @@ static bool explain_strategy(const char *word, struct dt_text *out)
     return false;
 }
 
-static const struct dt_rule strategy = {.type = DT_RULE_CHOICE,
-                                        .list = "train --list-strategies",
-                                        .explain = explain_strategy,
-                                        .open = true,
-                                        .choices =
-                                            "auto|single_device|ddp|local_sgd|zero0|no_shard|zero1|zero2|zero3|full_shard|"
-                                            "shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
-                                            "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|"
-                                            "deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
-                                            "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_"
-                                            "stage_3|ddp_find_unused_parameters_false|ddp_find_unused_parameters_true|"
-                                            "ddp_spawn|ddp_spawn_find_unused_parameters_false|"
-                                            "ddp_spawn_find_unused_parameters_true|ddp_fork|"
-                                            "ddp_fork_find_unused_parameters_false|"
-                                            "ddp_fork_find_unused_parameters_true|ddp_notebook|"
-                                            "ddp_notebook_find_unused_parameters_false|"
-                                            "ddp_notebook_find_unused_parameters_true|fsdp_cpu_offload|"
-                                            "deepspeed_stage_1_offload|deepspeed_stage_2_offload|"
-                                            "deepspeed_stage_3_offload|deepspeed_stage_3_offload_nvme|"
-                                            "zero2_offload|zero3_offload"};
+static const struct dt_rule strategy = {
+    .type = DT_RULE_CHOICE,
+    .list = "train --list-strategies",
+    .explain = explain_strategy,
+    .open = true,
+    .choices = "auto|single_device|ddp|local_sgd|zero0|no_shard|zero1|zero2|zero3|full_shard|"
+               "shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
+               "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|"
+               "deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
+               "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_"
+               "stage_3|ddp_find_unused_parameters_false|ddp_find_unused_parameters_true|"
+               "ddp_spawn|ddp_spawn_find_unused_parameters_false|"
+               "ddp_spawn_find_unused_parameters_true|ddp_fork|"
+               "ddp_fork_find_unused_parameters_false|"
+               "ddp_fork_find_unused_parameters_true|ddp_notebook|"
+               "ddp_notebook_find_unused_parameters_false|"
+               "ddp_notebook_find_unused_parameters_true|fsdp_cpu_offload|"
+               "deepspeed_stage_1_offload|deepspeed_stage_2_offload|"
+               "deepspeed_stage_3_offload|deepspeed_stage_3_offload_nvme|"
+               "zero2_offload|zero3_offload"};
 static const struct dt_rule scheduler = {.type = DT_RULE_CHOICE,
                                          .choices =
                                              "constant|constant_with_warmup|linear|cosine|cosine_with_restarts|"
@@ -163,6 +163,7 @@ static bool explain_medium(const char *word, struct dt_text *out)
 static const struct dt_rule matmul_precision = {
     .type = DT_RULE_ENUM, .choices = "highest|high", .explain = explain_medium};
 static const struct dt_rule partial = {.type = DT_RULE_ENUM, .choices = "step|carry|drop"};
+static const struct dt_rule uneven = {.type = DT_RULE_ENUM, .choices = "drop|join|strict"};
 static const struct dt_rule prefetch = {
     .type = DT_RULE_ENUM, .choices = "BACKWARD_PRE|BACKWARD_POST|none", .null = true, .null_value = PREFETCH_NONE};
 static const struct dt_rule level = {
@@ -348,6 +349,13 @@ static const struct dt_field training_fields[] = {
     {"accumulate_sync", "\"auto\"", "when gradients are reduced under accumulation", AT(accumulate_sync), &accumulate},
     {"partial_accumulation", "\"step\"", "what becomes of an incomplete accumulation at the end of an epoch",
      AT(partial_accumulation), &partial},
+    {"uneven_inputs", "\"drop\"",
+     "samples at the end of an epoch that fill no batch of all ranks: left out; join: computed by the ranks that have "
+     "some, while the others take part in what is sent; strict: an error before the first step",
+     AT(uneven_inputs), &uneven},
+    {"divide_by_initial_world_size", "true",
+     "join with local_mean: ranks without samples count in the mean over ranks, as in PyTorch; false: they do not",
+     AT(divide_by_initial_world_size), &boolean},
     {"threads", "0", "CPU threads per rank; 0: cores this process may use / local ranks", AT(threads), &threads},
     {0},
 };

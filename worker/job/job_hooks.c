@@ -154,8 +154,4 @@ void job_check_hooks(struct job *job, struct dt_config *c)
     if (name != NULL && strstr(name, "power_sgd") != NULL) {
         check_power(job, c);
     }
-    if ((local || (name != NULL && strcmp(name, "post_local_sgd") == 0)) && job->offload.optimizer != OFFLOAD_NONE) {
-        dt_config_problem(c, "offload.optimizer",
-                          "local SGD averages weights where they are computed with; remove it, or write zero1");
-    }
 }

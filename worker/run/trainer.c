@@ -69,7 +69,7 @@ static void report_step(struct trainer *t, const struct trainer_result *x)
     int64_t tokens = x->micro_steps * t->size * t->job->training.batch_size_per_gpu * t->feeds.train.sequence_length;
     struct report r = stand(t);
     r.logged = due(t->run.step, t->job->logging.log_every_n_steps) || t->run.step >= t->run.total_steps;
-    r.epoch = (double)t->run.epoch + (double)t->run.position / (double)t->feeds.train.sample_count;
+    r.epoch = (double)t->run.epoch + (double)t->run.position / (double)trainer_rows(t);
     r.sequences = t->job->model.ops->positions != NULL;
     r.tokens = t->run.tokens;
     r.targets = x->valid_count;

@@ -50,7 +50,7 @@ void trainer_take_place(struct trainer *t, const struct checkpoint_state *state,
     bool known = state->horizon.of.micro_batch > 0;
     t->run.horizon =
         known ? state->horizon
-              : horizon_guess(&was, &last, t->feeds.train.sample_count, t->run.step, t->run.epoch, t->run.position);
+              : horizon_guess(&was, &last, trainer_rows(t), t->run.step, t->run.epoch, t->run.position);
     struct schedule before = horizon_schedule(&t->run.horizon, &was);
     before.plateau = plateau_share(&state->plateau);
     trainer_scale_resume(t, &state->scaler);

@@ -40,46 +40,53 @@ def first_q(*shape, **options):
     return values((1, m, r), m, 99, 0)
 
 
-def run(rank, size, port, case, out):
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
-    torch.set_num_threads(1)
+def train(case, rank):
+    """The gradients that each step leaves, as lists."""
     model = torch.nn.parallel.DistributedDataParallel(Given(), bucket_cap_mb=100)
-    power = {"process_group": None, "start_powerSGD_iter": BEGINS}
-    low = {"fp16": torch.float16, "bf16": torch.bfloat16}
-    if case in low:
+    if isinstance(case, str):
         model.register_comm_hook(None, getattr(default_hooks, case + "_compress_hook"))
     else:
-        name, approximation, rate, feedback, warm = case
-        state = powerSGD_hook.PowerSGDState(**power, matrix_approximation_rank=approximation,
+        approximation, rate, feedback, warm = case
+        state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=BEGINS, matrix_approximation_rank=approximation,
                                             min_compression_rate=rate, use_error_feedback=feedback, warm_start=warm)
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    torch.randn = first_q
     steps = []
     for step in range(STEPS):
         model.zero_grad()
         model(step, rank).backward()
-        steps.append([w.grad.flatten().tolist() for w in model.module.w])
+        steps.append([[float(f"{x:.9g}") for x in w.grad.flatten().tolist()] for w in model.module.w])
+    return steps
+
+
+CASES = {"fp16": "fp16", "bf16": "bf16", "rank 1": (1, 1.2, True, True), "rank 2": (2, 1, True, True),
+         "no feedback": (2, 1, False, True), "cold": (2, 1, True, False), "rank 3": (3, 0.8, True, True)}
+
+
+def run(rank, size, port, out):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+    torch.set_num_threads(1)
+    torch.randn = first_q
+    result = []
+    for name, case in CASES.items():
+        fields = {"name": name, "ranks": size}
+        if not isinstance(case, str):
+            fields |= dict(zip(("rank", "rate", "feedback", "warm"), case))
+        result.append(fields | {"steps": train(case, rank)})
     if rank == 0:
-        json.dump(steps, open(out, "w"))
+        json.dump(result, open(out, "w"))
     dist.destroy_process_group()
 
 
 def main():
-    cases = {"fp16": "fp16", "bf16": "bf16", "rank 1": ("p", 1, 1.2, True, True), "rank 2": ("p", 2, 1, True, True),
-             "no feedback": ("p", 2, 1, False, True), "cold": ("p", 2, 1, True, False), "rank 3": ("p", 3, 0.8, True, True)}
     result = []
     for size in (2, 3):
-        for name, case in cases.items():
-            with socket.socket() as s:
-                s.bind(("127.0.0.1", 0))
-                port = s.getsockname()[1]
-            out = f"/tmp/hooks-{os.getpid()}.json"
-            mp.spawn(run, (size, port, case, out), size)
-            fields = {"name": name, "ranks": size}
-            if isinstance(case, tuple):
-                fields |= dict(zip(("rank", "rate", "feedback", "warm"), case[1:]))
-            result.append(fields | {"steps": [[[float(f"{x:.9g}") for x in t] for t in s] for s in json.load(open(out))]})
-            os.remove(out)
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        out = f"/tmp/hooks-{os.getpid()}.json"
+        mp.spawn(run, (size, port, out), size)
+        result += json.load(open(out))
+        os.remove(out)
     print('{"torch": "%s", "cases": [' % torch.__version__)
     print(",\n".join(json.dumps(r, separators=(",", ":")) for r in result))
     print("]}")

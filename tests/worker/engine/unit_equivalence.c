@@ -268,6 +268,10 @@ static void apply(struct side *s, const char *word)
         s->job.power_sgd.use_error_feedback = true;
     } else if (strcmp(word, "cold") == 0) {
         s->job.power_sgd.warm_start = false;
+    } else if (strcmp(word, "join") == 0) {
+        t->uneven_inputs = UNEVEN_JOIN;
+    } else if (strcmp(word, "active") == 0) {
+        t->divide_by_initial_world_size = false;
     } else if (has_value(word, "period", &value)) {
         s->job.local_sgd.period = (int64_t)number(value);
     } else if (has_value(word, "group", &value)) {
@@ -299,8 +303,10 @@ static void apply(struct side *s, const char *word)
         s->job.loss_scaling.initial_scale_power = (int64_t)number(value);
     } else if (strcmp(word, "moments=bf16") == 0) {
         s->job.precision.states = DT_BF16;
-    } else if (strcmp(word, "reduce=fp32") == 0) {
-        s->job.precision.reduce = DT_F32;
+    } else if (has_value(word, "reduce", &value)) {
+        static const char *const types[] = {"fp32", "bf16", "fp16", NULL};
+        static const enum dt_dtype reduced[] = {DT_F32, DT_BF16, DT_F16};
+        s->job.precision.reduce = reduced[choice(value, types)];
     } else if (strcmp(word, "inorder") == 0) {
         s->job.data.shuffle = false;
     } else if (has_value(word, "optimizer", &value)) {

@@ -3,6 +3,7 @@
 
 #include "worker/engine/strategy.h"
 
+#include <string.h>
 #include <strings.h>
 
 void hook_sum(struct strategy *s, int bucket, void *x, int64_t count)
@@ -76,6 +77,18 @@ const struct hook_row *hook_choose(const struct job *job, const char *row_hook, 
 bool hook_has_groups(const struct job *job)
 {
     return job->ddp.comm_hook != NULL && strcasecmp(job->ddp.comm_hook, "post_local_sgd") == 0;
+}
+
+int hook_check_gpu(const struct job *job, struct dt_error *err)
+{
+    const char *hook = job->ddp.comm_hook, *wrap = job->ddp.comm_wrapper;
+    bool power = hook != NULL && strstr(hook, "power_sgd") != NULL,
+         fp16 = hook != NULL && strncmp(hook, "fp16", 4) == 0;
+    if (power || fp16 || (wrap != NULL && strncmp(wrap, "fp16", 4) == 0)) {
+        return dt_fail(err, DT_INVALID, "ddp.%s: %s is computed on a CPU alone so far; on a GPU write bf16_compress",
+                       power || fp16 ? "comm_hook" : "comm_wrapper", power || fp16 ? hook : wrap);
+    }
+    return 0;
 }
 
 int64_t hook_usual_step(const struct strategy *s, int64_t *rare)

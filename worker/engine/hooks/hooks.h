@@ -46,6 +46,8 @@ struct hook {
 const struct hook_row *hook_choose(const struct job *job, const char *row_hook, struct precision *p);
 /* Does the hook of this job sum gradients inside groups of ranks? */
 bool hook_has_groups(const struct job *job);
+/* DT_INVALID: the job's hook is not one of GPUs. */
+int hook_check_gpu(const struct job *job, struct dt_error *err);
 /* A step begins, number `step` of the run. */
 void hook_begin_step(struct strategy *s, int64_t step);
 

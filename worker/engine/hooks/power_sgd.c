@@ -159,12 +159,7 @@ static void clear(struct strategy *s, char *x, int64_t count)
 int power_sgd_open(struct strategy *s, const struct plan *p, struct dt_error *err)
 {
     struct power_sgd *x = s->hook.power;
-    if (strcmp(s->world->device->ops->name, "cuda") == 0) {
-        return dt_fail(err, DT_INVALID,
-                       "ddp.comm_hook: %s is computed on a CPU alone so far; on GPUs write bf16_compress, or "
-                       "training.device \"cpu\"",
-                       s->hook.row->name);
-    }
+    (void)err;
     x->p = plan_at(p, x->piece_p);
     x->q = plan_at(p, x->piece_q);
     x->pack = plan_at(p, x->piece_packed);
