@@ -44,8 +44,9 @@ void step_sums_plan(struct step_sums *c, struct strategy *s, int64_t micro_steps
     c->micro_steps = micro_steps;
     size_t words = (size_t)word_count(s, true) * sizeof(int64_t), divisors = (size_t)micro_steps * sizeof(int64_t);
     c->piece_words = plan_add(p, PLAN_COMMUNICATION, PLAN_PEERS, words);
-    c->piece_local = plan_add(p, PLAN_COMMUNICATION, PLAN_LOCAL,
-                              divisors + sizeof(double) + sizeof(int64_t) + DT_EXACT_LIMBS * sizeof(int64_t));
+    size_t local = divisors + sizeof(double) + sizeof(int64_t);
+    local += s->hook.row != NULL && s->hook.row->local ? DT_EXACT_LIMBS * sizeof(int64_t) : 0;
+    c->piece_local = plan_add(p, PLAN_COMMUNICATION, PLAN_LOCAL, local);
     c->piece_said = plan_add(p, PLAN_STAGING, PLAN_PINNED, 2 * (words + divisors));
     c->piece_heard = plan_add(p, PLAN_STAGING, PLAN_PINNED, 2 * words);
 }

@@ -14,7 +14,7 @@ STEPS, BEGINS = 6, 2
 
 
 def ratio(i, tensor, step, rank):
-    return ((i * 7919 + tensor * 15487 + step * 104729 + rank * 1299709) % 2003 - 1001) / 1001
+    return ((i * i * 127 + i * 7919 + tensor * 15487 + step * 104729 + rank * 1299709) % 2003 - 1001) / 1001
 
 
 def values(shape, tensor, step, rank):

@@ -26,7 +26,8 @@ static const struct {
 /* As in make_hooks.py. */
 static float given(int64_t i, int64_t tensor, int64_t step, int64_t rank)
 {
-    return (float)((double)((i * 7919 + tensor * 15487 + step * 104729 + rank * 1299709) % 2003 - 1001) / 1001);
+    return (float)((double)((i * i * 127 + i * 7919 + tensor * 15487 + step * 104729 + rank * 1299709) % 2003 - 1001) /
+                   1001);
 }
 
 /* A unit of these tensors, without blocks. */
