@@ -87,6 +87,7 @@ void ranks_job(struct job *job)
                                           .loss_normalization = LOSS_GLOBAL_TOKENS,
                                           .device = "cpu",
                                           .collective_timeout_s = 60,
+                                          .divide_by_initial_world_size = true,
                                           .threads = 1};
     job->optimizer = (struct job_optimizer){
         .name = "adamw", .row = optimizer_find("adamw"), .numbers = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}};
@@ -98,6 +99,10 @@ void ranks_job(struct job *job)
                                                  .growth_factor = 2,
                                                  .backoff_factor = 0.5,
                                                  .growth_interval = 2000};
+    job->ddp.first_bucket_mb = 1;
+    job->power_sgd =
+        (struct job_power_sgd){.matrix_approximation_rank = 1, .min_compression_rate = 2, .warm_start = true};
+    job->local_sgd.period = 1;
     job->recompute = (struct job_recompute){.every_n_layers = 1, .level = RECOMPUTE_BLOCK};
     job->checkpointing =
         (struct job_checkpointing){.keep_last_n = 3,

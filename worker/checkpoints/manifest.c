@@ -406,6 +406,20 @@ static int find_tensor(struct manifest *m, struct names *names, const char *name
     return m->tensor_count - 1;
 }
 
+/* What a communication hook keeps: of few tensors, and some of it by each rank. */
+static const char *comm_purpose(const char *purpose, struct dt_arena *arena)
+{
+    long long rank = -1;
+    bool error = strncmp(purpose, CHECKPOINT_COMM_ERROR, strlen(CHECKPOINT_COMM_ERROR)) == 0 &&
+                 dt_parse_int64(purpose + strlen(CHECKPOINT_COMM_ERROR), &rank) && rank >= 0;
+    return error || strcmp(purpose, CHECKPOINT_COMM_Q) == 0 ? dt_arena_strdup(arena, purpose) : NULL;
+}
+
+static bool is_comm(const struct manifest_slice *s)
+{
+    return strncmp(s->purpose, "comm_", 5) == 0;
+}
+
 static int read_slice(struct manifest *m, struct names *names, const cJSON *item, int file, struct dt_error *err)
 {
     struct manifest_slice *s = &m->slices[m->slice_count];
@@ -416,6 +430,7 @@ static int read_slice(struct manifest *m, struct names *names, const cJSON *item
     int dims = 0;
     if (purpose != NULL) { /* equal purposes are one string */
         s->purpose = strcmp(purpose, "weight") == 0 ? "weight" : optimizer_state_named(purpose);
+        s->purpose = s->purpose != NULL ? s->purpose : comm_purpose(purpose, &m->arena);
     }
     if (s->purpose == NULL || name == NULL || *name == 0 || !cJSON_IsArray(shape_item) || !cJSON_IsArray(sums)) {
         return dt_fail(err, DT_INVALID, "a slice without purpose, name, shape or sums");
@@ -482,7 +497,7 @@ static int next_covered(const struct manifest *m, const char *purpose, int at)
     return at;
 }
 
-/* Checks that the slices of each purpose cover each of its tensors exactly once. */
+/* Checks that the slices of each purpose, but for those of hooks, cover each of its tensors exactly once. */
 static int check_cover(struct manifest *m, struct dt_error *err)
 {
     qsort(m->slices, (size_t)m->slice_count, sizeof *m->slices, compare_slices);
@@ -490,6 +505,9 @@ static int check_cover(struct manifest *m, struct dt_error *err)
     int64_t covered = 0;
     const char *purpose = NULL;
     for (int i = 0; i <= m->slice_count; i++) {
+        while (i < m->slice_count && is_comm(&m->slices[i])) {
+            i++;
+        }
         const struct manifest_slice *s = i < m->slice_count ? &m->slices[i] : NULL;
         if (purpose != NULL && next_tensor < m->tensor_count && covered == m->tensors[next_tensor].numel) {
             next_tensor = next_covered(m, purpose, next_tensor + 1);

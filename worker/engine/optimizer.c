@@ -264,6 +264,17 @@ struct home_part optimizer_weights(struct optimizer *o, int unit, int64_t elemen
                : later(s->weights->slice(s, unit), element, types->compute);
 }
 
+int optimizer_unit_states(const struct optimizer *o, int unit)
+{
+    const struct chain *c = o->strategy->chain;
+    int most = 0;
+    for (int t = 0; t < c->tensor_count; t++) {
+        int own = c->tensors[t].unit == unit ? optimizer_group_of(o, &c->tensors[t])->states : 0;
+        most = own > most ? own : most;
+    }
+    return most;
+}
+
 struct home_part optimizer_state(struct optimizer *o, int k, int unit, int64_t element)
 {
     return part_of(o, k, unit, element, o->strategy->precision.states);

@@ -64,6 +64,8 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
 int optimizer_open(struct optimizer *o, const struct plan *p, struct dt_error *err);
 /* The group of a tensor. */
 const struct optimizer_group *optimizer_group_of(const struct optimizer *o, const struct tensor *x);
+/* The most states that a tensor of the unit has. */
+int optimizer_unit_states(const struct optimizer *o, int unit);
 /* State number k of a unit's owned part, from an element on: of the strategy's precision.states.
  * The groups of the unit's tensors say which states there are. */
 struct home_part optimizer_state(struct optimizer *o, int k, int unit, int64_t element);

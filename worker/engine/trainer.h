@@ -52,6 +52,7 @@ struct trainer_slot {
     int64_t step, count;               /* which one; its micro-steps */
     int64_t from_epoch, from_position; /* where its data begin */
     int64_t epoch, position;           /* where the data go on behind it */
+    int64_t active;                    /* micro-batches of all ranks that have a sample */
     bool blank;                        /* no rank has a target in it: the weights stay as they are */
     int blank_rank; /* the first rank that has no target in one of its micro-steps, where others have some; -1: none */
     enum { SLOT_EMPTY, SLOT_FULL, SLOT_TAKEN } state;
@@ -64,6 +65,7 @@ struct trainer_feed { /* the batches of one step */
     int64_t count;           /* micro-steps */
     int64_t epoch, position; /* where the data go on behind the step */
     double data_s;           /* how long the step waited for them */
+    int64_t active;          /* as struct trainer_slot */
     bool blank;              /* as struct trainer_slot */
     int blank_rank;
     bool full;                      /* copied, and not taken yet */
@@ -130,6 +132,7 @@ struct trainer_activations {
 
 struct trainer_pending { /* a step that was enqueued */
     double begin_s, data_s, rate, computed;
+    int64_t number;                 /* of the step, from 1 on */
     int64_t count, epoch, position; /* micro-steps; where the run stands behind it */
     int64_t samples;                /* horizon.samples behind it */
     double loss_scale;              /* of run.scaler; 1: none */
@@ -163,7 +166,8 @@ struct trainer_stepper {
     struct timeline *timeline;     /* null: not wanted */
     struct outliers outliers;      /* window 0: no step is judged */
     struct pace_clock pace;
-    bool pace_due; /* a block of the clock is complete and travels with the next step */
+    int64_t met, met_whole; /* local SGD: after which step weights were averaged; and the optimizer's state */
+    bool pace_due;          /* a block of the clock is complete and travels with the next step */
 };
 
 /* Checkpoints. trainer_save.c, trainer_resume.c, trainer_origin.c */
@@ -252,6 +256,9 @@ bool trainer_level_fits(const struct trainer *t);
 double trainer_device_bytes(const struct trainer *t);
 /* Steps and schedule from where the run stands (called again after a checkpoint was loaded). */
 void trainer_count(struct trainer *t);
+/* Samples of an epoch as steps count them: with training.uneven_inputs join those that are missing in the last
+ * batch are among them. */
+int64_t trainer_rows(const struct trainer *t);
 /* The split of a step's batch among the ranks of this round. */
 struct batch_split trainer_split(const struct trainer *t);
 /* trainer_memory.c: does the job fit? DT_NO_MEMORY with what to change. */
@@ -307,6 +314,9 @@ double trainer_rate(const struct trainer *t, int64_t samples);
 void trainer_scale_resume(struct trainer *t, const struct scaler_state *saved);
 /* After a step, with the verdict of all ranks. DT_INVALID: the scale is at its least. */
 int trainer_scale_judge(struct trainer *t, const struct trainer_pending *p, bool overflow, struct dt_error *err);
+/* With no step in: of strategies whose ranks go apart (hooks/local_sgd.c), weights and the optimizer's state
+ * become the mean of all ranks' ones, as whoever looks at the model needs it. */
+void trainer_meet(struct trainer *t);
 /* The host waits for an event; meanwhile it looks at peers, orders and the clock. */
 int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, struct dt_error *err);
 /* For a host that waits since begin_s: looks at peers, orders and the clock. */

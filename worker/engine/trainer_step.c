@@ -359,9 +359,21 @@ static void update(struct trainer *t, struct trainer_pending *p)
                        t->strategy.precision.scaler != NULL ? t->step_sums.overflow : NULL);
         timeline_end(t->stepper.timeline, span, w->compute);
     }
+    if (local_sgd_falls_due(&t->strategy)) {
+        local_sgd_average(&t->strategy, &t->optimizer, true, false);
+        t->stepper.met = p->number;
+    }
     t->strategy.weights->publish(&t->strategy);
     optimizer_ahead(&t->optimizer);
     dt_event_record(p->done, w->compute);
+}
+
+void trainer_meet(struct trainer *t)
+{
+    if (t->strategy.hook.apart && t->stepper.met_whole != t->run.step) {
+        local_sgd_average(&t->strategy, &t->optimizer, t->stepper.met != t->run.step, true);
+        t->stepper.met = t->stepper.met_whole = t->run.step;
+    }
 }
 
 static bool judges(const struct trainer *t, const struct trainer_pending *p)
@@ -376,6 +388,8 @@ void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_p
     double scale = trainer_gradient_scale(t, p->loss_scale, f->count);
     trainer_graph_begin(t);
     timeline_step(t->stepper.timeline, t->stepper.begun + 1);
+    hook_begin_step(s, t->stepper.begun);
+    p->number = t->stepper.begun + 1;
 
     step_sums_begin(&t->step_sums);
     w->device->kernels->fill(w->compute,
@@ -406,6 +420,7 @@ void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_p
     struct step_sums_input sums = {.loss_sum = t->stepper.loss_sum,
                                    .valid_count = f->valid,
                                    .micro_steps = f->count,
+                                   .active = t->job->training.divide_by_initial_world_size ? 0 : f->active,
                                    .max_norm = t->job->training.max_grad_norm,
                                    .loss_scale = scale,
                                    .normalization = t->job->training.loss_normalization,

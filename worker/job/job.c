@@ -267,7 +267,7 @@ static void check_precision(struct job *job, struct dt_config *c)
     p->sums = dialect_element(job->training.grad_accum_dtype);
     job->training.optimizer_state_dtype = names[p->states];
     job->training.grad_accum_dtype = names[p->sums];
-    if (p->reduce != p->compute && p->reduce != DT_F32) {
+    if (p->reduce != p->compute && p->reduce != DT_F32 && p->compute != DT_F32) {
         dt_config_problem(c, "mixed_precision.reduce_dtype",
                           "%s on the wire of a run in %s is not there yet; write %s, or remove it", names[p->reduce],
                           names[p->compute], dt_dtype_half(p->compute) ? "fp32" : "the param_dtype of that name");
@@ -495,6 +495,9 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     }
     if (good[JOB_TRAINING] && good[JOB_SCALING]) {
         choose_scaler(job);
+    }
+    if (good[JOB_DDP] && good[JOB_POWER_SGD] && good[JOB_TRAINING] && good[JOB_MIXED]) {
+        job_check_hooks(job, c);
     }
 }
 

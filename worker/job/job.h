@@ -28,6 +28,8 @@ enum on_bad_image { BAD_IMAGE_REFUSE, BAD_IMAGE_SKIP };
 /* offload.optimizer, offload.parameters, offload.activations; offload.engine */
 enum offload_to { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_NVME };
 enum offload_engine { OFFLOAD_ENGINE_AUTO, OFFLOAD_ENGINE_RING, OFFLOAD_ENGINE_THREADS };
+/* what becomes of the samples at the end of an epoch that fill no micro-batch of all ranks */
+enum uneven_inputs { UNEVEN_DROP, UNEVEN_JOIN, UNEVEN_STRICT };
 enum partial_accumulation { PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP };
 
 /* Names of enum recompute, in its order. */
@@ -131,7 +133,9 @@ struct job {
         double step_timeout_s, collective_timeout_s; /* 0: none */
         enum accumulate_sync accumulate_sync;
         enum partial_accumulation partial_accumulation;
-        int64_t threads; /* 0: cores this process may use / local ranks */
+        enum uneven_inputs uneven_inputs;
+        bool divide_by_initial_world_size; /* UNEVEN_JOIN: ranks that have no samples count in means over ranks */
+        int64_t threads;                   /* 0: cores this process may use / local ranks */
     } training;
     struct job_optimizer {
         const char *name; /* of OPTIMIZER_NAMES */
@@ -146,8 +150,20 @@ struct job {
         } groups[JOB_GROUPS_MAX];
     } optimizer;
     struct job_ddp {
-        double bucket_cap_mb;
+        double bucket_cap_mb, first_bucket_mb;
+        const char *comm_hook, *comm_wrapper; /* rows of engine/hooks/hooks.c, in its spelling; null: none */
+        bool find_unused_parameters, static_graph, gradient_as_bucket_view;
     } ddp;
+    struct job_power_sgd {
+        int64_t matrix_approximation_rank, start_iter; /* start_iter: steps before it are plain */
+        double min_compression_rate, epsilon;          /* epsilon: added to norms of columns */
+        bool use_error_feedback, warm_start;
+        int64_t random_seed;
+    } power_sgd;
+    struct job_local_sgd {
+        int64_t warmup_steps, period; /* steps that reduce all gradients; steps between averages */
+        int64_t group_size;           /* post_local_sgd: ranks of a group; 0: those of a host */
+    } local_sgd;
     struct job_fsdp {
         int64_t device_mesh[2]; /* replicas, shards; 0 0: one shard group per host */
         enum prefetch backward_prefetch;
@@ -263,6 +279,8 @@ void job_schema(struct dt_text *out);
 /* job_offload.c: a strategy whose name says that it offloads fills in what the keys of `offload` leave
  * open; then what the job asks of its strategy and what spans keys is checked. */
 void job_check_offload(struct job *job, struct dt_config *c);
+/* job_hooks.c: what spans the sections ddp, power_sgd and local_sgd and the strategy. */
+void job_check_hooks(struct job *job, struct dt_config *c);
 /* job_compare.c */
 /* What a key of the job is to a run that goes on from a checkpoint. */
 enum job_key_kind {

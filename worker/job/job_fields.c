@@ -53,7 +53,6 @@ static const struct dt_rule pair = {.type = DT_RULE_PAIR, .min = 1, .max = STEPS
 static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = LARGE};
 static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
 static const struct dt_rule power = {.type = DT_RULE_NUMBER, .open_min = true, .max = 100};
-static const struct dt_rule bucket = {.type = DT_RULE_NUMBER, .open_min = true, .max = 65536};
 static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
 static const struct dt_rule format = {.type = DT_RULE_CHOICE,
                                       .choices = "auto|tokens|nanogpt|rows|tensors|multiple_choice|"
@@ -94,26 +93,26 @@ static bool explain_strategy(const char *word, struct dt_text *out)
     return false;
 }
 
-static const struct dt_rule strategy = {.type = DT_RULE_CHOICE,
-                                        .list = "train --list-strategies",
-                                        .explain = explain_strategy,
-                                        .open = true,
-                                        .choices =
-                                            "auto|single_device|ddp|zero0|no_shard|zero1|zero2|zero3|full_shard|"
-                                            "shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
-                                            "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|"
-                                            "deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
-                                            "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_"
-                                            "stage_3|ddp_find_unused_parameters_false|ddp_find_unused_parameters_true|"
-                                            "ddp_spawn|ddp_spawn_find_unused_parameters_false|"
-                                            "ddp_spawn_find_unused_parameters_true|ddp_fork|"
-                                            "ddp_fork_find_unused_parameters_false|"
-                                            "ddp_fork_find_unused_parameters_true|ddp_notebook|"
-                                            "ddp_notebook_find_unused_parameters_false|"
-                                            "ddp_notebook_find_unused_parameters_true|fsdp_cpu_offload|"
-                                            "deepspeed_stage_1_offload|deepspeed_stage_2_offload|"
-                                            "deepspeed_stage_3_offload|deepspeed_stage_3_offload_nvme|"
-                                            "zero2_offload|zero3_offload"};
+static const struct dt_rule strategy = {
+    .type = DT_RULE_CHOICE,
+    .list = "train --list-strategies",
+    .explain = explain_strategy,
+    .open = true,
+    .choices = "auto|single_device|ddp|local_sgd|zero0|no_shard|zero1|zero2|zero3|full_shard|"
+               "shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
+               "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|"
+               "deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
+               "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_"
+               "stage_3|ddp_find_unused_parameters_false|ddp_find_unused_parameters_true|"
+               "ddp_spawn|ddp_spawn_find_unused_parameters_false|"
+               "ddp_spawn_find_unused_parameters_true|ddp_fork|"
+               "ddp_fork_find_unused_parameters_false|"
+               "ddp_fork_find_unused_parameters_true|ddp_notebook|"
+               "ddp_notebook_find_unused_parameters_false|"
+               "ddp_notebook_find_unused_parameters_true|fsdp_cpu_offload|"
+               "deepspeed_stage_1_offload|deepspeed_stage_2_offload|"
+               "deepspeed_stage_3_offload|deepspeed_stage_3_offload_nvme|"
+               "zero2_offload|zero3_offload"};
 static const struct dt_rule scheduler = {.type = DT_RULE_CHOICE,
                                          .choices =
                                              "constant|constant_with_warmup|linear|cosine|cosine_with_restarts|"
@@ -164,6 +163,7 @@ static bool explain_medium(const char *word, struct dt_text *out)
 static const struct dt_rule matmul_precision = {
     .type = DT_RULE_ENUM, .choices = "highest|high", .explain = explain_medium};
 static const struct dt_rule partial = {.type = DT_RULE_ENUM, .choices = "step|carry|drop"};
+static const struct dt_rule uneven = {.type = DT_RULE_ENUM, .choices = "drop|join|strict"};
 static const struct dt_rule prefetch = {
     .type = DT_RULE_ENUM, .choices = "BACKWARD_PRE|BACKWARD_POST|none", .null = true, .null_value = PREFETCH_NONE};
 static const struct dt_rule level = {.type = DT_RULE_ENUM, .choices = JOB_RECOMPUTE_WORDS, .later = "attention"};
@@ -348,6 +348,13 @@ static const struct dt_field training_fields[] = {
     {"accumulate_sync", "\"auto\"", "when gradients are reduced under accumulation", AT(accumulate_sync), &accumulate},
     {"partial_accumulation", "\"step\"", "what becomes of an incomplete accumulation at the end of an epoch",
      AT(partial_accumulation), &partial},
+    {"uneven_inputs", "\"drop\"",
+     "samples at the end of an epoch that fill no batch of all ranks: left out; join: computed by the ranks that have "
+     "some, while the others take part in what is sent; strict: an error before the first step",
+     AT(uneven_inputs), &uneven},
+    {"divide_by_initial_world_size", "true",
+     "join with local_mean: ranks without samples count in the mean over ranks, as in PyTorch; false: they do not",
+     AT(divide_by_initial_world_size), &boolean},
     {"threads", "0", "CPU threads per rank; 0: cores this process may use / local ranks", AT(threads), &threads},
     {0},
 };
@@ -372,11 +379,6 @@ static const struct dt_field fsdp_fields[] = {
     {0},
 };
 #undef AT
-static const struct dt_field ddp_fields[] = {
-    {"bucket_cap_mb", "25", "MiB of gradients per all-reduce of ddp, 1 at most in the first",
-     offsetof(struct job_ddp, bucket_cap_mb), &bucket},
-    {0},
-};
 static const struct dt_field mixed_fields[] = {
     {"reduce_dtype", "null", "of gradients while they are reduced; as training.precision when null",
      offsetof(struct job_mixed, reduce_dtype), &element},
@@ -521,7 +523,10 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
     [JOB_OPTIMIZER] = {"optimizer", "what updates the weights", optimizer_fields, offsetof(struct job, optimizer)},
     [JOB_SCHEDULER] = {"scheduler", "numbers of single schedules", job_scheduler_fields,
                        offsetof(struct job, training.scheduler)},
-    [JOB_DDP] = {"ddp", "details of ddp", ddp_fields, offsetof(struct job, ddp)},
+    [JOB_DDP] = {"ddp", "details of ddp", job_ddp_fields, offsetof(struct job, ddp)},
+    [JOB_POWER_SGD] = {"power_sgd", "ddp.comm_hook power_sgd", job_power_sgd_fields, offsetof(struct job, power_sgd)},
+    [JOB_LOCAL_SGD] = {"local_sgd", "the strategy local_sgd, and ddp.comm_hook post_local_sgd", job_local_sgd_fields,
+                       offsetof(struct job, local_sgd)},
     [JOB_FSDP] = {"fsdp", "details of the sharded strategies", fsdp_fields, offsetof(struct job, fsdp)},
     [JOB_MIXED] = {"mixed_precision", "FSDP's block", mixed_fields, offsetof(struct job, mixed)},
     [JOB_SCALING] = {"loss_scaling", "the scale of the loss, where fp16 is computed with", scaling_fields,
@@ -557,10 +562,10 @@ const struct dt_config_hint job_hints[] = {
     {"distributed", "not there yet; the launcher and training.device choose how ranks talk; remove it"},
     {"fsdp.mixed_precision", "here it is a section of its own: mixed_precision"},
     {"fsdp.ignored_modules", LATER},
-    {"ddp.find_unused_parameters", LATER},
-    {"ddp.static_graph", LATER},
-    {"ddp.gradient_as_bucket_view", LATER},
-    {"ddp.first_bucket_mb", LATER},
+    {"ddp.ddp_comm_hook", "Lightning's name; here it is ddp.comm_hook"},
+    {"ddp.ddp_comm_wrapper", "Lightning's name; here it is ddp.comm_wrapper"},
+    {"ddp.ddp_comm_state", "Lightning's name; here its numbers are keys of power_sgd, or of local_sgd"},
+    {"ddp.model_averaging_period", "Lightning's name; here it is local_sgd.period"},
     {"ddp.broadcast_buffers", "here it is training.broadcast_buffers"},
     {"logging.use_tensorboard", LATER},
     {"logging.use_wandb", LATER},

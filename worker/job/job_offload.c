@@ -27,7 +27,8 @@ static const struct meaning {
 static const char *const whole[] = {"auto",     "single",        "single_device",
                                     "ddp",      "ddp_spawn",     "ddp_find_unused_parameters_false",
                                     "zero0",    "zero_stage_0",  "ddp_find_unused_parameters_true",
-                                    "no_shard", "fsdp_no_shard", "deepspeed_stage_0"};
+                                    "no_shard", "fsdp_no_shard", "deepspeed_stage_0",
+                                    "local_sgd"};
 static const char *const whole_weights[] = {"zero1",
                                             "zero2",
                                             "deepspeed",

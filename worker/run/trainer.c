@@ -69,7 +69,7 @@ static void report_step(struct trainer *t, const struct trainer_result *x)
     int64_t tokens = x->micro_steps * t->size * t->job->training.batch_size_per_gpu * t->feeds.train.sequence_length;
     struct report r = stand(t);
     r.logged = due(t->run.step, t->job->logging.log_every_n_steps) || t->run.step >= t->run.total_steps;
-    r.epoch = (double)t->run.epoch + (double)t->run.position / (double)t->feeds.train.sample_count;
+    r.epoch = (double)t->run.epoch + (double)t->run.position / (double)trainer_rows(t);
     r.sequences = t->job->model.ops->positions != NULL;
     r.tokens = t->run.tokens;
     r.targets = x->valid_count;
@@ -379,12 +379,24 @@ static int open_timeline(struct trainer *t, struct dt_error *err)
     return rc;
 }
 
+/* Ranks that have gone apart meet before anything looks at the model. */
+static void meet_for(struct trainer *t, bool compares, unsigned votes)
+{
+    if (compares || eval_falls_on(t, t->run.step) || samples_fall_on(t, t->run.step) || save_falls_on(t, t->run.step) ||
+        (votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0 || t->run.step >= t->run.total_steps || trainer_stops(t)) {
+        trainer_meet(t);
+    }
+}
+
 /* What the step that is done, or a vote that came with it, asks for before the next one begins. Votes
  * wait for the steps that were begun before they were heard. */
 static int act_between_steps(struct trainer *t, struct dt_error *err)
 {
     unsigned votes = t->stepper.begun == t->run.step ? t->run.votes : 0;
     bool compares = comparison_falls_on(t, t->run.step);
+    if (t->stepper.begun == t->run.step) {
+        meet_for(t, compares, votes);
+    }
     if (compares && trainer_check_replicas(t, err) != 0) { /* before a save */
         return -1;
     }

@@ -256,6 +256,35 @@ static void apply(struct side *s, const char *word)
         t->loss_normalization = (enum loss_normalization)choice(value, norms);
     } else if (has_value(word, "bucket", &value)) {
         s->job.ddp.bucket_cap_mb = number(value);
+    } else if (has_value(word, "first", &value)) {
+        s->job.ddp.first_bucket_mb = number(value);
+    } else if (has_value(word, "hook", &value)) {
+        s->job.ddp.comm_hook = dt_arena_printf(&s->job.arena, "%s", value);
+    } else if (has_value(word, "wrap", &value)) {
+        s->job.ddp.comm_wrapper = dt_arena_printf(&s->job.arena, "%s", value);
+    } else if (has_value(word, "rank", &value)) {
+        s->job.power_sgd.matrix_approximation_rank = (int64_t)number(value);
+    } else if (has_value(word, "begins", &value)) {
+        s->job.power_sgd.start_iter = (int64_t)number(value);
+    } else if (has_value(word, "smaller", &value)) {
+        s->job.power_sgd.min_compression_rate = number(value);
+    } else if (strcmp(word, "feedback") == 0) {
+        s->job.power_sgd.use_error_feedback = true;
+    } else if (strcmp(word, "cold") == 0) {
+        s->job.power_sgd.warm_start = false;
+    } else if (strcmp(word, "join") == 0) {
+        t->uneven_inputs = UNEVEN_JOIN;
+    } else if (strcmp(word, "active") == 0) {
+        t->divide_by_initial_world_size = false;
+    } else if (has_value(word, "period", &value)) {
+        s->job.local_sgd.period = (int64_t)number(value);
+    } else if (has_value(word, "group", &value)) {
+        s->job.local_sgd.group_size = (int64_t)number(value);
+    } else if (has_value(word, "together", &value)) {
+        s->job.local_sgd.warmup_steps = (int64_t)number(value);
+    } else if (has_value(word, "sgd", &value)) {
+        s->job.optimizer =
+            (struct job_optimizer){.name = "sgd", .row = optimizer_find("sgd"), .numbers = {.momentum = number(value)}};
     } else if (has_value(word, "device", &value)) {
         s->device = dt_arena_printf(&s->job.arena, "%s", value);
     } else if (has_value(word, "streams", &value)) {
@@ -278,8 +307,10 @@ static void apply(struct side *s, const char *word)
         s->job.loss_scaling.initial_scale_power = (int64_t)number(value);
     } else if (strcmp(word, "moments=bf16") == 0) {
         s->job.precision.states = DT_BF16;
-    } else if (strcmp(word, "reduce=fp32") == 0) {
-        s->job.precision.reduce = DT_F32;
+    } else if (has_value(word, "reduce", &value)) {
+        static const char *const types[] = {"fp32", "bf16", "fp16", NULL};
+        static const enum dt_dtype reduced[] = {DT_F32, DT_BF16, DT_F16};
+        s->job.precision.reduce = reduced[choice(value, types)];
     } else if (strcmp(word, "inorder") == 0) {
         s->job.data.shuffle = false;
     } else if (has_value(word, "optimizer", &value)) {
@@ -308,7 +339,7 @@ static void apply(struct side *s, const char *word)
 /* `text`: "row setting setting"; the line's ranks and k unless it says otherwise. */
 static void read_side(struct side *s, const char *text, int ranks, int k)
 {
-    char words[160], *rest = NULL;
+    char words[200], *rest = NULL;
     memset(s, 0, sizeof *s);
     s->ranks = ranks;
     const char *model = strstr(text, "model=");

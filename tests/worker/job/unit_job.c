@@ -357,6 +357,41 @@ static void test_strategy(void **state)
             "(job.json:2:11); remove it\n");
 }
 
+static void hooks_are(const char *text, const char *hook, const char *wrapper)
+{
+    struct job job;
+    opened(&job, text, NULL);
+    assert_true(hook == NULL ? job.ddp.comm_hook == NULL : strcmp(job.ddp.comm_hook, hook) == 0);
+    assert_true(wrapper == NULL ? job.ddp.comm_wrapper == NULL : strcmp(job.ddp.comm_wrapper, wrapper) == 0);
+    job_close(&job);
+}
+
+#define DDP(text) SECTION("\"ddp\": {" text "}")
+static void test_hooks(void **state)
+{
+    (void)state;
+    hooks_are(DDP("\"comm_hook\": \"fp16\""), "fp16_compress", NULL);
+    hooks_are(DDP("\"comm_hook\": \"powerSGD_hook\", \"comm_wrapper\": \"bf16_compress_wrapper\""), "power_sgd",
+              "bf16_compress");
+    hooks_are(DDP("\"comm_hook\": \"no\", \"comm_wrapper\": \"none\", \"find_unused_parameters\": true"), NULL, NULL);
+    refused(DDP("\"comm_hook\": \"bf16_compress\""), "training.strategy=zero2",
+            "job.json:2:10: ddp.comm_hook: goes with ddp, zero0 and no_shard, and training.strategy is zero2; remove "
+            "it, or write ddp\n");
+    refused(DDP("\"comm_hook\": \"bf16_compress\""), "training.accumulate_sync=every_micro_step",
+            "job.json:2:10: ddp.comm_hook: works once a step, and training.accumulate_sync is every_micro_step; remove "
+            "that\n");
+    refused(DDP("\"comm_hook\": \"bf16_compress\", \"comm_wrapper\": \"fp16\""), NULL,
+            "job.json:2:40: ddp.comm_wrapper: fp16_compress around bf16_compress rounds twice; remove one\n");
+    refused(DDP("\"comm_hook\": \"power_sgd\""), "power_sgd.start_powerSGD_iter=1",
+            "--set power_sgd.start_powerSGD_iter=1: power_sgd.start_powerSGD_iter: is 1: with use_error_feedback or "
+            "warm_start the first gradients, which are the largest, must be sent whole; write 2 or more\n");
+    refused(SECTION("\"offload\": {\"optimizer\": \"cpu\"}"), "training.strategy=local_sgd",
+            "job.json:2:14: offload.optimizer: training.strategy local_sgd keeps everything whole on each rank; write "
+            "zero1, zero2, zero3 or full_shard, or remove it\n");
+    refused(DDP("\"ddp_comm_hook\": \"fp16\""), NULL,
+            "job.json:2:10: ddp.ddp_comm_hook: Lightning's name; here it is ddp.comm_hook\n");
+}
+
 static void precision_is(const char *text, const char *set, const char *precision, enum dt_dtype compute,
                          enum dt_dtype reduce)
 {
@@ -492,9 +527,8 @@ static void test_precision(void **state)
     precision_is(SECTION("\"fp16\": {\"enabled\": true}, \"communication_data_type\": \"fp16\""), NULL, "16-mixed",
                  DT_F16, DT_F16);
     precision_is(SECTION("\"amp\": {\"enabled\": true, \"opt_level\": \"O1\"}"), NULL, "16-mixed", DT_F16, DT_F16);
-    refused(SECTION("\"mixed_precision\": {\"reduce_dtype\": \"bf16\"}"), NULL,
-            "job.json:2:22: mixed_precision.reduce_dtype: bf16 on the wire of a run in fp32 is not there yet; write "
-            "the param_dtype of that name, or remove it\n");
+    precision_is(SECTION("\"mixed_precision\": {\"reduce_dtype\": \"bf16\"}"), NULL, "32-true", DT_F32, DT_BF16);
+    precision_is(SECTION("\"communication_data_type\": \"fp16\""), NULL, "32-true", DT_F32, DT_F16);
     refused(SECTION("\"mixed_precision\": {\"param_dtype\": \"fp16\", \"reduce_dtype\": \"bf16\"}"), NULL,
             "job.json:2:45: mixed_precision.reduce_dtype: bf16 on the wire of a run in fp16 is not there yet; write "
             "fp32, or remove it\n");
@@ -983,6 +1017,7 @@ int main(void)
         cmocka_unit_test(test_spans),
         cmocka_unit_test(test_strategy),
         cmocka_unit_test(test_precision),
+        cmocka_unit_test(test_hooks),
         cmocka_unit_test(test_loss_scaling),
         cmocka_unit_test(test_optimizer),
         cmocka_unit_test(test_compare_optimizers),
