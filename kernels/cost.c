@@ -377,7 +377,7 @@ static struct dt_cost update_cost(const struct dt_update_args *a)
         for (int k = 0; k < DT_STATES_MAX; k++) {
             states += s->state[k] != NULL;
         }
-        double copy = s->w_low != NULL ? size_of(DT_BF16) : 0;
+        double copy = s->w_low != NULL ? size_of(a->low_type) : 0;
         bytes += (double)s->count * (2.0 * size_of(a->type) + 2.0 * states * state + copy + grad);
     }
     return moved(bytes);

@@ -1,13 +1,13 @@
 /* The table of math kernels: one row and one struct of arguments per kernel. Every kernel enqueues
  * on its stream and copies its struct; memory that the struct points to must live until the kernel
  * has run. Pointers are device memory. Matrices are row-major and tight unless a leading dimension
- * is given. `type` is the type of the void pointers: F32 or BF16, F64 on "twin64". Scalars are
+ * is given. `type` is the type of the void pointers: F32, BF16 or F16, F64 on "twin64". Scalars are
  * double and rounded once.
  *
- * BF16 is for tensors that flow: weights, activations, their gradients. Arithmetic is F32 and
- * rounds once at the end. With BF16, mean, rstd and lse are F32. Sums that are kept (weight
- * gradients, the product that adds to them) have a type of their own, F32 or BF16, in `grad_type`
- * or `c_type`; these are read only if `type` is BF16. Results depend neither on the number of
+ * 16 bits are for tensors that flow: weights, activations, their gradients. Arithmetic is F32 and
+ * rounds once at the end. With 16 bits, mean, rstd and lse are F32. Sums that are kept (weight
+ * gradients, the product that adds to them) have a type of their own, F32 or `type`, in `grad_type`
+ * or `c_type`; these are read only if `type` has 16 bits. Results depend neither on the number of
  * threads nor on where in memory a slice begins.
  *
  * Letters: B batch, T positions, C channels, H heads, D = C / H, V vocabulary; rows are usually B *
@@ -53,7 +53,7 @@ struct dt_add_args {
     const void *a, *b;
     int64_t count;
     enum dt_dtype type;   /* of a and out */
-    enum dt_dtype b_type; /* for type F32: F32 or BF16 */
+    enum dt_dtype b_type; /* for type F32: F32, BF16 or F16 */
 };                        /* out = a + b; out may be a or b */
 
 /* out = op over `in_count` buffers: pairs of neighbours, level by level; an odd last one moves up

@@ -2,14 +2,12 @@
 #include "worker/engine/precision.h"
 
 #include "worker/engine/scaler.h"
-#include "worker/engine/world.h"
 
 #include <string.h>
 
 int precision_device(const struct job *job, const char **device, struct dt_error *err)
 {
     const struct job_precision *p = &job->precision;
-    bool gpu = strcmp(world_device_name(job->training.device), "cuda") == 0;
     *device = job->training.device;
     if (p->compute == DT_F64) {
         if (strcmp(job->training.device, "cuda") == 0 || strcmp(job->training.device, "gpu") == 0) {
@@ -18,12 +16,6 @@ int precision_device(const struct job *job, const char **device, struct dt_error
                            "\"cpu\"");
         }
         *device = "twin64";
-    } else if (gpu && (p->compute == DT_F16 || p->masters != DT_F32)) {
-        return dt_fail(
-            err, DT_INVALID,
-            "training.precision: %s is computed on a CPU alone so far; on a GPU write bf16-mixed or 32-true, "
-            "or training.device \"cpu\"",
-            job->training.precision);
     }
     return 0;
 }
