@@ -1097,7 +1097,7 @@ const struct kernel_case kernel_cases[] = {
     {"amsgrad",
      case_make_amsgrad,
      run_amsgrad,
-     NULL,
+     after_many,
      1e-5,
      ULP,
      {{64, 1, 0, 0, 0},

@@ -158,6 +158,10 @@ static void make_groups(struct optimizer *o, const struct job *job)
             take_numbers(own, &g->numbers);
         }
         g->states = optimizer_row_states(g->row, &g->numbers);
+        for (int k = 0; k < g->states && rest != NULL; k++) {
+            g->state_names =
+                k == 0 ? g->row->state[0] : dt_arena_printf(&o->arena, "%s,%s", g->state_names, g->row->state[k]);
+        }
         while (o->groups[g->call].row != g->row || o->groups[g->call].lr_scale != g->lr_scale ||
                !same_numbers(&o->groups[g->call].numbers, &g->numbers)) {
             g->call++;

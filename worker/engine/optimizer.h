@@ -19,7 +19,8 @@ struct optimizer_group {
     struct dt_update_numbers numbers;
     double weight_decay, lr_scale; /* lr_scale: of the schedule's rate */
     int states;
-    int call; /* the first group that is updated in the same call */
+    const char *state_names; /* "exp_avg,exp_avg_sq", where groups of other rows have others; or null */
+    int call;                /* the first group that is updated in the same call */
 };
 
 struct optimizer_range {
