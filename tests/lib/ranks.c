@@ -107,6 +107,15 @@ void ranks_job(struct job *job)
     job->logging.log_every_n_steps = 1;
 }
 
+void ranks_muon(struct job *job)
+{
+    job->optimizer = (struct job_optimizer){
+        .name = "muon",
+        .row = optimizer_find("muon"),
+        .numbers = {.momentum = 0.95, .nesterov = true, .ns_steps = 5, .eps = 1e-7, .adjust = MUON_MATCH_RMS_ADAMW},
+        .rest = job->optimizer.numbers};
+}
+
 struct shared {
     const struct job *job;
     const struct ranks_options *options;

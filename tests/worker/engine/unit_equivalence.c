@@ -230,11 +230,7 @@ static void apply(struct side *s, const char *word)
             .row = optimizer_find("lamb"),
             .numbers = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .min_coeff = 0.01, .max_coeff = 10}};
     } else if (strcmp(word, "muon") == 0) {
-        s->job.optimizer = (struct job_optimizer){
-            .name = "muon",
-            .row = optimizer_find("muon"),
-            .numbers = {.momentum = 0.95, .nesterov = true, .ns_steps = 5, .eps = 1e-7, .adjust = MUON_MATCH_RMS_ADAMW},
-            .rest = s->job.optimizer.numbers};
+        ranks_muon(&s->job);
     } else if (strcmp(word, "amsgrad") == 0) {
         s->job.optimizer.numbers.amsgrad = true;
     } else if (strcmp(word, "uncorrected") == 0) {

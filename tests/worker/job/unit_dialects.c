@@ -428,9 +428,9 @@ static void test_auto_and_defaults(void **state)
         NULL, 1,
         "job.json:2:58: scheduler.params.total_num_steps: the schedule ends with the run, which training.num_epochs "
         "(job.json:2:15) says; write \"auto\"\n");
-    refused(
-        "\"optimizer\": {\"type\": \"OneBitAdam\"}", NULL, 1,
-        "job.json:2:16: optimizer.type: is \"OneBitAdam\": not there yet; write AdamW, SGD, Lion, Lamb, Adagrad or Muon\n");
+    refused("\"optimizer\": {\"type\": \"OneBitAdam\"}", NULL, 1,
+            "job.json:2:16: optimizer.type: is \"OneBitAdam\": not there yet; write AdamW, SGD, Lion, Lamb, Adagrad or "
+            "Muon\n");
     refused("\"zero_optimization\": {\"stage\": 4}", NULL, 1,
             "job.json:2:24: zero_optimization.stage: is 4; give one of: 0, 1, 2, 3\n");
     refused("\"optimizer\": {\"params\": {\"betas\": [0.9]}}", NULL, 1,
