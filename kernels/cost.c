@@ -409,7 +409,7 @@ struct dt_cost dt_cost_adagrad_many(const struct dt_update_args *a)
 }
 
 /* w is read alone, the gradient is written, too. */
-struct dt_cost dt_cost_lamb_many(const struct dt_update_args *a)
+static struct dt_cost direction_cost(const struct dt_update_args *a)
 {
     double bytes = 0, w = size_of(a->type), grad = a->type == DT_F32 ? size_of(a->grad_type) : w;
     for (int i = 0; i < a->slice_count; i++) {
@@ -418,6 +418,16 @@ struct dt_cost dt_cost_lamb_many(const struct dt_update_args *a)
     struct dt_cost x = update_cost(a);
     x.bytes += bytes;
     return x;
+}
+
+struct dt_cost dt_cost_lamb_many(const struct dt_update_args *a)
+{
+    return direction_cost(a);
+}
+
+struct dt_cost dt_cost_muon_many(const struct dt_update_args *a)
+{
+    return direction_cost(a);
 }
 
 struct dt_cost dt_cost_norm_sum(const struct dt_norm_sum_args *a)

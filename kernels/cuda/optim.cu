@@ -16,8 +16,9 @@ DT_FN float stochastic(float x, uint32_t random)
 
 /* Rules: an element's step from w and g, with its state. decay: of the weights, in the rule's own
  * way. */
-struct adamw {
-    enum { STATES = 2, DIRECTION = 0 }; /* DIRECTION: what step gives goes to the gradient, and w stays */
+/* N: 3 with amsgrad, otherwise 2. */
+template <int N> struct adamw {
+    enum { STATES = N, DIRECTION = 0 }; /* DIRECTION: what step gives goes to the gradient, and w stays */
     float beta1, beta2, rate, correction2, eps;
     static float decay_of(const struct dt_update_args *a, double weight_decay)
     {
@@ -27,7 +28,12 @@ struct adamw {
     {
         state[0] = fmaf(state[0] - g, beta1, g); /* beta1 m + (1 - beta1) g */
         state[1] = fmaf(state[1], beta2, g * g * (1.0F - beta2));
-        return state[0] / fmaf(sqrtf(state[1]), correction2, eps);
+        float second = state[1];
+        if (N > 2) {
+            state[2] = state[1] > state[2] ? state[1] : state[2];
+            second = state[2];
+        }
+        return state[0] / fmaf(sqrtf(second), correction2, eps);
     }
     DT_METHOD float step(float w, float g, float *state, float decay)
     {
@@ -35,16 +41,17 @@ struct adamw {
     }
 };
 
-void set(adamw *r, const struct dt_update_args *a)
+template <int N> void set(adamw<N> *r, const struct dt_update_args *a)
 {
     const struct dt_update_numbers *x = &a->numbers;
     double step = (double)a->step;
-    *r = {(float)x->beta1, (float)x->beta2, (float)(-a->lr / (1.0 - pow(x->beta1, step))),
-          (float)(1.0 / sqrt(1.0 - pow(x->beta2, step))), (float)x->eps};
+    bool corrected = x->uncorrected == 0;
+    *r = {(float)x->beta1, (float)x->beta2, (float)(-a->lr / (corrected ? 1.0 - pow(x->beta1, step) : 1.0)),
+          corrected ? (float)(1.0 / sqrt(1.0 - pow(x->beta2, step))) : 1.0F, (float)x->eps};
 }
 
 /* AdamW's moments of a gradient that the decay was added to. */
-struct adam : adamw {
+template <int N> struct adam : adamw<N> {
     static float decay_of(const struct dt_update_args *a, double weight_decay)
     {
         (void)a;
@@ -52,17 +59,17 @@ struct adam : adamw {
     }
     DT_METHOD float step(float w, float g, float *state, float decay)
     {
-        return fmaf(direction(fmaf(w, decay, g), state), rate, w);
+        return fmaf(this->direction(fmaf(w, decay, g), state), this->rate, w);
     }
 };
 
-void set(adam *r, const struct dt_update_args *a)
+template <int N> void set(adam<N> *r, const struct dt_update_args *a)
 {
-    set(static_cast<adamw *>(r), a);
+    set(static_cast<adamw<N> *>(r), a);
 }
 
 /* AdamW's direction, with a share of the weight. */
-struct lamb : adam {
+struct lamb : adam<2> {
     enum { DIRECTION = 1 };
     DT_METHOD float step(float w, float g, float *state, float decay)
     {
@@ -72,8 +79,8 @@ struct lamb : adam {
 
 void set(lamb *r, const struct dt_update_args *a)
 {
-    set(static_cast<adamw *>(r), a);
-    r->rate = (float)(1.0 / (1.0 - pow(a->numbers.beta1, (double)a->step)));
+    set(static_cast<adamw<2> *>(r), a);
+    r->rate = a->numbers.uncorrected != 0 ? 1.0F : (float)(1.0 / (1.0 - pow(a->numbers.beta1, (double)a->step)));
 }
 
 /* N: 1 with momentum, 0 without. */
@@ -121,6 +128,29 @@ struct lion {
 void set(lion *r, const struct dt_update_args *a)
 {
     *r = {(float)a->numbers.beta1, (float)a->numbers.beta2, (float)-a->lr};
+}
+
+struct muon {
+    enum { STATES = 1, DIRECTION = 1 };
+    float momentum;
+    bool nesterov;
+    static float decay_of(const struct dt_update_args *a, double weight_decay)
+    {
+        (void)a;
+        return (float)weight_decay;
+    }
+    DT_METHOD float step(float w, float g, float *state, float decay)
+    {
+        (void)w;
+        (void)decay;
+        state[0] = fmaf(state[0] - g, momentum, g); /* momentum m + (1 - momentum) g */
+        return nesterov ? fmaf(state[0] - g, momentum, g) : state[0];
+    }
+};
+
+void set(muon *r, const struct dt_update_args *a)
+{
+    *r = {(float)a->numbers.momentum, a->numbers.nesterov};
 }
 
 struct adagrad {
@@ -240,7 +270,10 @@ template <typename R, typename G, typename S> struct update {
             }
 #pragma unroll
             for (int s = 0; s < STATES; s++) {
-                si[s][k] = HALF ? stochastic(own[s], random >> 16 * s & 0xffff) : own[s];
+                if (HALF && s == 2) {
+                    DT_SCRAMBLE(random);
+                }
+                si[s][k] = HALF ? stochastic(own[s], random >> 16 * (s % 2) & 0xffff) : own[s];
             }
         }
 #pragma unroll
@@ -324,7 +357,7 @@ template <typename F> struct run {
     uint32_t first_tile;
 };
 template <typename F> struct runs {
-    enum { RUNS = 40, HALF = F::HALF, CUTS = HALF ? 466 : 476 };
+    enum { RUNS = F::STATES > 2 ? 32 : 40, HALF = F::HALF, CUTS = HALF ? 466 : 476 };
     run<F> all[RUNS];
     uint32_t counters[HALF ? RUNS : 1]; /* of the runs' first elements */
     uint32_t ends[CUTS];                /* of the slices, in groups of four elements from their
@@ -334,9 +367,9 @@ template <typename F> struct runs {
     uint32_t tile_count;
     float decay[2];
 };
-static_assert(sizeof(runs<update<adamw, float, float>>) + sizeof(update<adamw, float, float>) <= 4096,
-              "arguments of a kernel");
-static_assert(sizeof(runs<update<adamw, float, bf16>>) + sizeof(update<adamw, float, bf16>) <= 4096,
+template <typename F> constexpr bool fits = sizeof(runs<F>) + sizeof(F) <= 4096;
+static_assert(fits<update<adamw<2>, float, float>> && fits<update<adamw<3>, float, float>> &&
+                  fits<update<adamw<2>, float, bf16>> && fits<update<adamw<3>, float, bf16>>,
               "arguments of a kernel");
 
 /* The last of `all` whose first_tile is not beyond `tile`. */
@@ -521,16 +554,21 @@ template <typename R> void run_rule(struct dt_stream *s, const struct dt_update_
     dt_cuda_end(s, what);
 }
 
+bool third_state(const struct dt_update_args *a)
+{
+    return a->slice_count > 0 && a->slices[0].state[2] != NULL;
+}
+
 } // namespace
 
 extern "C" void dt_cuda_adamw_many(struct dt_stream *s, const struct dt_update_args *a)
 {
-    run_rule<adamw>(s, a, "adamw");
+    third_state(a) ? run_rule<adamw<3>>(s, a, "adamw") : run_rule<adamw<2>>(s, a, "adamw");
 }
 
 extern "C" void dt_cuda_adam_many(struct dt_stream *s, const struct dt_update_args *a)
 {
-    run_rule<adam>(s, a, "adam");
+    third_state(a) ? run_rule<adam<3>>(s, a, "adam") : run_rule<adam<2>>(s, a, "adam");
 }
 
 extern "C" void dt_cuda_sgd_many(struct dt_stream *s, const struct dt_update_args *a)
@@ -555,4 +593,9 @@ extern "C" void dt_cuda_adagrad_many(struct dt_stream *s, const struct dt_update
 extern "C" void dt_cuda_lamb_many(struct dt_stream *s, const struct dt_update_args *a)
 {
     run_rule<lamb>(s, a, "lamb");
+}
+
+extern "C" void dt_cuda_muon_many(struct dt_stream *s, const struct dt_update_args *a)
+{
+    run_rule<muon>(s, a, "muon");
 }

@@ -637,7 +637,7 @@ static void run_many(const struct case_run *r, update_fn *update, int states, in
                                      .unit = i / 7,
                                      .first = first - unit_first};
         for (int k = 0; k < states; k++) {
-            each[i].state[k] = element(r, 1 + k, first, moment);
+            each[i].state[k] = element(r, k < 2 ? 1 + k : 4, first, moment);
         }
         first = end;
     }
@@ -645,6 +645,7 @@ static void run_many(const struct case_run *r, update_fn *update, int states, in
     a.type = real;
     a.numbers.nesterov = nesterov;
     a.numbers.beta1 = update == r->k->lion_many ? 0.99 : a.numbers.beta1;
+    a.numbers.uncorrected = states == 3 && n[4] != 0;
     update(r->s, &a);
     a.skip = &side(r)->skips; /* changes nothing */
     update(r->s, &a);
@@ -659,6 +660,18 @@ static void run_adamw_many(const struct case_run *r)
 static void run_adam_many(const struct case_run *r)
 {
     run_many(r, r->k->adam_many, 2, 3, false);
+}
+
+/* A third state, which is above the second one or below it; number 4 of n: Adam, uncorrected. */
+static void case_make_amsgrad(const int64_t *n)
+{
+    case_make_many(n);
+    make_of(n[3] != 0 ? COPY : STAT, 4, n[0], 0.1, 0.11);
+}
+
+static void run_amsgrad(const struct case_run *r)
+{
+    run_many(r, r->n[4] != 0 ? r->k->adam_many : r->k->adamw_many, 3, 3, false);
 }
 
 static void run_sgd_many(const struct case_run *r)
@@ -680,6 +693,11 @@ static void run_adagrad_many(const struct case_run *r)
 static void run_lamb_many(const struct case_run *r)
 {
     run_many(r, r->k->lamb_many, 2, 3, false);
+}
+
+static void run_muon_many(const struct case_run *r)
+{
+    run_many(r, r->k->muon_many, 1, 3, r->n[4] != 0);
 }
 
 static void after_many(const struct case_run *r)
@@ -1090,5 +1108,24 @@ const struct kernel_case kernel_cases[] = {
      1e-5,
      ULP,
      {{64, 1, 0, 0}, {9000, 5, 0, 1}, {40000, 600, 0, 0}, {10000, 60, 1, 1}, {9001, 20, 2, 0}, {20000, 40, 3, 1}}},
+    {"amsgrad",
+     case_make_amsgrad,
+     run_amsgrad,
+     after_many,
+     1e-5,
+     ULP,
+     {{64, 1, 0, 0, 0},
+      {9000, 5, 0, 1, 1},
+      {40000, 600, 0, 0, 1},
+      {10000, 60, 1, 1, 0},
+      {9001, 20, 2, 0, 0},
+      {20000, 40, 3, 1, 0}}},
+    {"muon_many",
+     case_make_many,
+     run_muon_many,
+     NULL,
+     1e-5,
+     ULP,
+     {{64, 1, 0, 0, 0}, {9000, 5, 0, 1, 1}, {40000, 600, 0, 0, 1}, {10000, 60, 1, 1, 0}, {9001, 20, 2, 0, 1}}},
 };
 const size_t kernel_case_count = sizeof kernel_cases / sizeof kernel_cases[0];

@@ -36,6 +36,8 @@ struct checkpoint_slice {
     const char *name;
     const char *purpose; /* "weight", or the name of an optimizer's state (optimizers.h) */
     enum role role;      /* frozen tensors and buffers have only a "weight" */
+    /* the states of a tensor, "exp_avg,exp_avg_sq", where they are not the same of all; or null. For "weight" */
+    const char *states;
     int dims;
     int64_t shape[4], numel; /* of the whole tensor */
     int64_t first, count;

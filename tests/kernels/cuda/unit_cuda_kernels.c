@@ -409,7 +409,9 @@ static void test_bits_of_the_cpu(void **unused)
                                         "sgd_many",
                                         "lion_many",
                                         "adagrad_many",
-                                        "lamb_many"};
+                                        "lamb_many",
+                                        "muon_many",
+                                        "amsgrad"};
     const struct dt_kernels *k = dt_kernels_cpu_named("avx2");
     if (k == NULL) {
         skip();

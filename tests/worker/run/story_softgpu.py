@@ -89,6 +89,16 @@ def test_all_strategies_are_the_same_bits(place, ranks, precision):
         assert abs(loss - cpu[step]) <= bound, f"step {step}: {loss}, on the CPU {cpu[step]}"
 
 
+def test_muon_is_the_same_bits(place):
+    """Its products have one shape on any rank, and the losses are those of the CPU."""
+    sets = ["optimizer.name=muon", "optimizer.adjust_lr_fn=match_rms_adamw"]
+    _, losses = same_bits(place, "muon", 2, ["ddp", "full_shard"], sets)
+    out = place[0] / "muon-cpu"
+    assert training.train(place[1], out, ranks=2, strategy="ddp", sets=[*sets, "training.device=cpu"]).code == 0
+    cpu = training.metrics(out)
+    assert sorted(losses) == sorted(cpu) and all(abs(losses[s] - cpu[s]) <= 1e-4 for s in cpu), (losses, cpu)
+
+
 @pytest.mark.parametrize("ranks, precision", [(2, "32-true"), (2, "bf16-mixed"), (4, "32-true"), (4, "bf16-mixed")] if ALL else [(2, "32-true")])
 def test_deterministic_rows_are_the_same_bits(place, tmp_path, ranks, precision):
     """Whatever the plan file says: it is not looked at, and none is written."""
