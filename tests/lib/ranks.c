@@ -112,6 +112,15 @@ void ranks_job(struct job *job)
     job->logging.log_every_n_steps = 1;
 }
 
+void ranks_muon(struct job *job)
+{
+    job->optimizer = (struct job_optimizer){
+        .name = "muon",
+        .row = optimizer_find("muon"),
+        .numbers = {.momentum = 0.95, .nesterov = true, .ns_steps = 5, .eps = 1e-7, .adjust = MUON_MATCH_RMS_ADAMW},
+        .rest = job->optimizer.numbers};
+}
+
 struct shared {
     const struct job *job;
     const struct ranks_options *options;
@@ -269,10 +278,12 @@ static void at_end(struct rank *self, struct trainer *t)
             type = trained ? s->precision.masters : s->precision.compute;
         }
         char *w = host_copy(t, part, owned_count, type);
-        int states = trained ? optimizer_group_of(o, x)->states : 0;
+        struct span span = {0};
+        bool here = tensor_span(x, owned, owned_count, &span);
+        int states = trained && here ? optimizer_group_of(o, x)->states : 0;
         char *state[DT_STATES_MAX] = {NULL};
         for (int k = 0; k < states; k++) {
-            state[k] = host_copy(t, optimizer_state(o, k, x->unit, 0), owned_count, s->precision.states);
+            state[k] = host_copy(t, optimizer_state(o, k, x->unit, span.at), span.count, s->precision.states);
         }
         for (int64_t e = 0; e < x->numel; e++) {
             int64_t at = x->offset + e;
@@ -281,7 +292,7 @@ static void at_end(struct rank *self, struct trainer *t)
                 out->weights[before + e] = (float)out->exact[before + e];
                 for (int k = 0; k < states; k++) {
                     double value;
-                    widen(&value, state[k], at - owned, s->precision.states);
+                    widen(&value, state[k], at - owned - span.at, s->precision.states);
                     out->moments[DT_STATES_MAX * (before + e) + k] = (float)value;
                 }
             }
@@ -376,7 +387,7 @@ void ranks_train(const struct job *job, int size, const struct ranks_options *o,
     pthread_mutex_destroy(&shared.lock);
     if (out->weights) {
         out->hash = XXH3_64bits(out->weights, (size_t)out->weight_count * sizeof *out->weights);
-        out->moments_hash = XXH3_64bits(out->moments, 2 * (size_t)out->weight_count * sizeof *out->moments);
+        out->moments_hash = XXH3_64bits(out->moments, DT_STATES_MAX * (size_t)out->weight_count * sizeof *out->moments);
     }
 }
 

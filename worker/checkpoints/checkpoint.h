@@ -42,6 +42,8 @@ struct checkpoint_slice {
     /* "weight", the name of an optimizer's state (optimizers.h), or what a communication hook keeps */
     const char *purpose;
     enum role role; /* frozen tensors and buffers have only a "weight" */
+    /* the states of a tensor, "exp_avg,exp_avg_sq", where they are not the same of all; or null. For "weight" */
+    const char *states;
     int dims;
     int64_t shape[4], numel; /* of the whole tensor */
     int64_t first, count;

@@ -54,6 +54,8 @@ void manifest_entry(struct dt_text *out, const char *file_name, int64_t size_byt
         dt_text_json(out, s->name, strlen(s->name));
         if (s->role != ROLE_TRAINED) {
             dt_text_printf(out, ",\"role\":\"%s\"", s->role == ROLE_FROZEN ? "frozen" : "buffer");
+        } else if (s->states != NULL) {
+            dt_text_printf(out, ",\"states\":\"%s\"", s->states);
         }
         dt_text_puts(out, ",\"shape\":[");
         for (int d = 0; d < s->dims; d++) {
@@ -467,7 +469,10 @@ static int read_slice(struct manifest *m, struct names *names, const cJSON *item
     if (s->tensor < 0) {
         return -1;
     }
-    m->tensors[s->tensor].stateless |= read_string(item, "role") != NULL;
+    struct manifest_tensor *t = &m->tensors[s->tensor];
+    const char *states = read_string(item, "states");
+    t->stateless |= read_string(item, "role") != NULL;
+    t->states = states != NULL && t->states == NULL ? dt_arena_strdup(&m->arena, states) : t->states;
     m->slice_count++;
     return 0;
 }
@@ -487,11 +492,28 @@ static int compare_slices(const void *a, const void *b)
     return by != 0 ? by : (x->first > y->first) - (x->first < y->first);
 }
 
-/* The next tensor, from `at` on, for which a purpose has slices. All tensors have weights;
- * stateless ones have nothing else. */
+/* Is the word in a list such as "exp_avg,exp_avg_sq"? */
+static bool in_list(const char *list, const char *word)
+{
+    size_t length = strlen(word);
+    for (; *list != 0; list += strcspn(list, ","), list += *list == ',') {
+        if (strncmp(list, word, length) == 0 && (list[length] == ',' || list[length] == 0)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Has the tensor slices of a purpose? All tensors have weights; stateless ones have nothing else. */
+static bool has_purpose(const struct manifest_tensor *t, const char *purpose)
+{
+    return strcmp(purpose, "weight") == 0 || (!t->stateless && (t->states == NULL || in_list(t->states, purpose)));
+}
+
+/* The next tensor, from `at` on, for which a purpose has slices. */
 static int next_covered(const struct manifest *m, const char *purpose, int at)
 {
-    while (at < m->tensor_count && m->tensors[at].stateless && strcmp(purpose, "weight") != 0) {
+    while (at < m->tensor_count && !has_purpose(&m->tensors[at], purpose)) {
         at++;
     }
     return at;

@@ -10,7 +10,6 @@
 int precision_device(const struct job *job, const char **device, struct dt_error *err)
 {
     const struct job_precision *p = &job->precision;
-    bool gpu = strcmp(world_device_name(job->training.device), "cuda") == 0;
     *device = job->training.device;
     if (p->compute == DT_F64) {
         if (strcmp(job->training.device, "cuda") == 0 || strcmp(job->training.device, "gpu") == 0) {
@@ -19,17 +18,8 @@ int precision_device(const struct job *job, const char **device, struct dt_error
                            "\"cpu\"");
         }
         *device = "twin64";
-    } else if (gpu && (p->compute == DT_F16 || p->masters != DT_F32)) {
-        return dt_fail(
-            err, DT_INVALID,
-            "training.precision: %s is computed on a CPU alone so far; on a GPU write bf16-mixed or 32-true, "
-            "or training.device \"cpu\"",
-            job->training.precision);
-    } else if (gpu && p->reduce == DT_F16) {
-        return dt_fail(err, DT_INVALID,
-                       "mixed_precision.reduce_dtype: fp16 is sent by CPUs alone so far; on a GPU write bf16");
     }
-    return gpu ? hook_check_gpu(job, err) : 0;
+    return strcmp(world_device_name(job->training.device), "cuda") == 0 ? hook_check_gpu(job, err) : 0;
 }
 
 int precision_of(const struct job *job, enum dt_dtype device, struct precision *out, struct dt_error *err)

@@ -51,7 +51,7 @@ struct scaler_settings {
 };
 enum { JOB_GROUPS_MAX = 32 };
 enum clip_algorithm { CLIP_NORM, CLIP_VALUE };
-enum guard_action { GUARD_SKIP, GUARD_STOP };
+enum guard_action { GUARD_SKIP, GUARD_STOP, GUARD_ROLLBACK };
 
 struct job {
     const char *path;       /* the job file, as given */
@@ -113,6 +113,7 @@ struct job {
         double skip_loss_z, skip_grad_z, guard_factor; /* 0: any */
         int64_t guard_window;                          /* steps that the three look back */
         int guard_action;                              /* enum guard_action */
+        int64_t guard_rollbacks;                       /* most of them in a round */
         int64_t seed;
         int64_t eval_every_n_steps, eval_batches; /* 0: never; 0: all */
         int64_t check_replicas_every_n_steps;     /* 0: never */
@@ -141,12 +142,16 @@ struct job {
         const char *name; /* of OPTIMIZER_NAMES */
         const struct optimizer_row *row;
         struct dt_update_numbers numbers; /* the values of row->fields */
+        struct dt_update_numbers rest;    /* those of its rest (optimizer_rest) */
         const char *groups_text;          /* optimizer.groups as JSON; or null */
         int group_count;
         struct job_group {
-            struct dt_strings params; /* globs over names of tensors */
-            double lr_scale;          /* of training.learning_rate */
-            double weight_decay;      /* of all tensors; NaN: as without the group */
+            struct dt_strings params;           /* globs over names of tensors */
+            double lr_scale;                    /* of training.learning_rate */
+            double weight_decay;                /* of all tensors; NaN: as without the group */
+            bool own_rate, own_betas;           /* own_rate: whatever optimizer.adamw_learning_rate says */
+            double beta1, beta2, eps, momentum; /* of own_betas; 0: as without the group */
+            const struct optimizer_row *row;    /* of the job's optimizer and its rest; null: by the tensor */
         } groups[JOB_GROUPS_MAX];
     } optimizer;
     struct job_ddp {

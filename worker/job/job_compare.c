@@ -102,8 +102,9 @@ static int list_keys(const struct model_ops *ops, const struct optimizer_row *ro
         }
     }
     for (int i = 0; optimizer_at(i) != NULL; i++) {
-        if (row == NULL || row == optimizer_at(i)) {
-            count += list_optimizer(optimizer_at(i), arena, &out[count], most - KEY_COUNT - SCHEDULER_MOST - count);
+        const struct optimizer_row *all = optimizer_at(i);
+        if (row == NULL || row == all || optimizer_rest(row) == all) {
+            count += list_optimizer(all, arena, &out[count], most - KEY_COUNT - SCHEDULER_MOST - count);
         }
     }
     for (int i = 1; i < KEY_COUNT; i++) {
@@ -202,7 +203,8 @@ static cJSON *older_value(const char *path)
     if (strcmp(path, "training.uneven_inputs") == 0) {
         return cJSON_CreateString("drop");
     }
-    return strcmp(path, "data.document_mask") == 0 ? cJSON_CreateFalse() : NULL;
+    bool was_off = strcmp(path, "data.document_mask") == 0 || strcmp(path, "training.adam_amsgrad") == 0;
+    return was_off ? cJSON_CreateFalse() : NULL;
 }
 
 /* True when the key differs; *out says how. A key that one version did not know says nothing. */

@@ -78,7 +78,7 @@ static const struct dt_rule model_name = {.type = DT_RULE_CHOICE,
                                                          [1]};
 static const struct dt_rule optimizer_name = {.type = DT_RULE_CHOICE,
                                               .choices = OPTIMIZER_NAMES,
-                                              .later = "adafactor|muon|rmsprop|adadelta|onebitadam|"
+                                              .later = "adafactor|rmsprop|adadelta|onebitadam|"
                                                        "zerooneadam|onebitlamb"};
 /* Lightning's, for other machines. */
 static bool explain_strategy(const char *word, struct dt_text *out)
@@ -143,7 +143,8 @@ static const struct dt_rule backoff = {.type = DT_RULE_NUMBER, .open_min = true,
 static const struct dt_rule state_element = {
     .type = DT_RULE_CHOICE, .choices = "fp32|float32|bf16|bfloat16", .later = "fp16|float16|fp8|int8|uint8"};
 static const struct dt_rule clip_algorithm = {.type = DT_RULE_ENUM, .choices = "norm|value"};
-static const struct dt_rule guard_action = {.type = DT_RULE_ENUM, .choices = "skip|stop", .later = "rollback"};
+static const struct dt_rule guard_action = {.type = DT_RULE_ENUM, .choices = "skip|stop|rollback"};
+static const struct dt_rule guard_rollbacks = {.type = DT_RULE_INTEGER, .min = 1, .max = 1000000};
 static const struct dt_rule guard_window = {.type = DT_RULE_INTEGER, .min = 2, .max = 65536};
 static const struct dt_rule groups = {.type = DT_RULE_OBJECTS, .null = true};
 static const struct dt_rule normalization = {.type = DT_RULE_ENUM, .choices = "local_mean|global_tokens"};
@@ -291,8 +292,13 @@ static const struct dt_field training_fields[] = {
      AT(guard_factor), &from_0},
     {"loss_guard_window", "128", "how many steps skip_update_* and loss_guard_factor look back; before, all pass",
      AT(guard_window), &guard_window},
-    {"loss_guard_action", "\"skip\"", "skip: the step changes nothing; stop: the run ends before it", AT(guard_action),
-     &guard_action},
+    {"loss_guard_action", "\"skip\"",
+     "skip: the step changes nothing; stop: the run ends before it; rollback: what changed since the last checkpoint "
+     "is "
+     "undone, too",
+     AT(guard_action), &guard_action},
+    {"loss_guard_rollbacks", "3", "how often loss_guard_action rollback goes back before the run ends",
+     AT(guard_rollbacks), &guard_rollbacks},
     {"seed", "42", "of initial weights and the order of samples", AT(seed), &seed},
     {"eval_every_n_steps", "0", "steps between evaluations on data.val; 0: only at the end", AT(eval_every_n_steps),
      &steps},
@@ -362,8 +368,8 @@ static const struct dt_field training_fields[] = {
 static const struct dt_field optimizer_fields[] = {
     {"name", "\"adamw\"", "which optimizer", offsetof(struct job_optimizer, name), &optimizer_name},
     {"groups", "null",
-     "tensors by name: a list of {\"params\": glob or globs, \"learning_rate\" or \"lr_scale\", \"weight_decay\"}; the "
-     "first that names a tensor has it",
+     "tensors by name: a list of {\"params\": glob or globs, \"learning_rate\" or \"lr_scale\", \"weight_decay\", "
+     "\"betas\", \"eps\", \"momentum\", \"optimizer\"}; the first that names a tensor has it",
      offsetof(struct job_optimizer, groups_text), &groups},
     {0},
 };

@@ -355,7 +355,7 @@ static bool comparison_falls_on(const struct trainer *t, int64_t step)
 static bool needs_state(const struct trainer *t)
 {
     return eval_falls_on(t, t->stepper.begun) || samples_fall_on(t, t->stepper.begun) ||
-           save_falls_on(t, t->stepper.begun) || comparison_falls_on(t, t->stepper.begun) ||
+           save_falls_on(t, t->stepper.begun) || comparison_falls_on(t, t->stepper.begun) || t->run.goes_back ||
            (t->run.votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0;
 }
 
@@ -393,9 +393,12 @@ static void meet_for(struct trainer *t, bool compares, unsigned votes)
 static int act_between_steps(struct trainer *t, struct dt_error *err)
 {
     unsigned votes = t->stepper.begun == t->run.step ? t->run.votes : 0;
-    bool compares = comparison_falls_on(t, t->run.step);
+    bool compares = comparison_falls_on(t, t->run.step), goes_back = t->run.goes_back;
     if (t->stepper.begun == t->run.step) {
         meet_for(t, compares, votes);
+    }
+    if (goes_back && (end_save_beside(t, true, err) != 0 || trainer_roll_back(t, err) != 0)) {
+        return -1;
     }
     if (compares && trainer_check_replicas(t, err) != 0) { /* before a save */
         return -1;
@@ -415,7 +418,7 @@ static int act_between_steps(struct trainer *t, struct dt_error *err)
         return -1;
     }
     t->run.votes &= ~(votes & (VOTE_SAVE | VOTE_EVALUATE));
-    if (compares || evaluates || samples || saves) {
+    if (compares || evaluates || samples || saves || goes_back) {
         pace_skip(&t->stepper.pace, dt_now_s(), dt_stream_waited_s(t->world->compute));
     }
     return 0;

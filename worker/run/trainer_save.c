@@ -61,8 +61,8 @@ static int read_piece(void *context, const void *at, int64_t first, int64_t coun
     return 0;
 }
 
-static void add_slice(struct save_slices *to, const struct tensor *x, const char *purpose, const struct span *span,
-                      struct home_part part, enum dt_dtype type)
+static struct checkpoint_slice *add_slice(struct save_slices *to, const struct tensor *x, const char *purpose,
+                                          const struct span *span, struct home_part part, enum dt_dtype type)
 {
     struct save_source *from = &to->from[to->count];
     struct checkpoint_slice *y = &to->slice[to->count++];
@@ -77,6 +77,7 @@ static void add_slice(struct save_slices *to, const struct tensor *x, const char
                                    .data = from,
                                    .reader = to->reader};
     memcpy(y->shape, x->shape, sizeof y->shape);
+    return y;
 }
 
 /* What the communication hook keeps: rank 0 has what is the same on all. */
@@ -86,7 +87,7 @@ static void list_hook_states(struct trainer *t, struct save_slices *out)
     for (int i = 0; hook_state_at(&t->strategy, i, &x); i++) {
         const struct span span = {.tensor = x.tensor, .count = x.count};
         if (x.count > 0 && (x.error || t->rank == 0)) {
-            add_slice(out, x.tensor, x.error ? out->error : CHECKPOINT_COMM_Q, &span, (struct home_part){NULL, 0},
+            (void)add_slice(out, x.tensor, x.error ? out->error : CHECKPOINT_COMM_Q, &span, (struct home_part){NULL, 0},
                       x.type);
             out->from[out->count - 1].base = x.data;
         }
@@ -111,7 +112,7 @@ void save_list_slices(struct trainer *t, const struct checkpoint_reader *reader,
         if (x->unit < 0) {
             if (t->rank == 0 && tensor_span(x, 0, t->chain.buffer_count, &span)) {
                 struct home_part at = {.at = (size_t)x->offset * dt_dtype_size(types->buffers)};
-                add_slice(out, x, "weight", &span, at, types->buffers);
+                (void)add_slice(out, x, "weight", &span, at, types->buffers);
                 out->from[out->count - 1].base = t->stepper.walk.buffers;
             }
             continue;
@@ -123,11 +124,11 @@ void save_list_slices(struct trainer *t, const struct checkpoint_reader *reader,
         }
         bool trained = strategy_trains(s, x->unit);
         int64_t at = span.at + first - owned_first; /* from the start of the owned part */
-        add_slice(out, x, "weight", &span, optimizer_weights(o, x->unit, at),
-                  trained ? types->masters : types->compute);
         const struct optimizer_group *g = optimizer_group_of(o, x);
+        add_slice(out, x, "weight", &span, optimizer_weights(o, x->unit, at), trained ? types->masters : types->compute)
+            ->states = g->state_names;
         for (int k = 0; k < g->states && trained; k++) {
-            add_slice(out, x, g->row->state[k], &span, optimizer_state(o, k, x->unit, at), types->states);
+            (void)add_slice(out, x, g->row->state[k], &span, optimizer_state(o, k, x->unit, at), types->states);
         }
     }
     list_hook_states(t, out);

@@ -400,6 +400,19 @@ int trainer_load_weights(struct trainer *t, const char *path, struct dt_error *e
     return rc == 0 ? 0 : dt_wrap(err, "%s", path);
 }
 
+int trainer_load_state(struct trainer *t, const char *path, int64_t *samples, struct dt_error *err)
+{
+    struct checkpoint *c = NULL;
+    if (checkpoint_open(&c, path, err) != 0) {
+        return -1;
+    }
+    int rc = read_all(t, c, false, err);
+    t->optimizer.steps = checkpoint_get_state(c)->optimizer_steps;
+    *samples = checkpoint_get_state(c)->horizon.samples;
+    checkpoint_close(c);
+    return rc == 0 ? 0 : dt_wrap(err, "%s", path);
+}
+
 int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err)
 {
     struct checkpoint *c = NULL;

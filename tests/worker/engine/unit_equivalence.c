@@ -231,6 +231,12 @@ static void apply(struct side *s, const char *word)
             .name = "lamb",
             .row = optimizer_find("lamb"),
             .numbers = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .min_coeff = 0.01, .max_coeff = 10}};
+    } else if (strcmp(word, "muon") == 0) {
+        ranks_muon(&s->job);
+    } else if (strcmp(word, "amsgrad") == 0) {
+        s->job.optimizer.numbers.amsgrad = true;
+    } else if (strcmp(word, "uncorrected") == 0) {
+        s->job.optimizer.numbers.uncorrected = 1;
     } else if (strcmp(word, "groups") == 0) {
         static const char *const first[] = {"*.bias", "*ln_*"}, *const second[] = {"*h.0.*"};
         s->job.optimizer.group_count = 2;

@@ -57,6 +57,9 @@ static void test_sends_what_a_run_sends(void **state)
                 struct ranks_outcome out;
                 struct simulation s;
                 make_job(&job, rows[i], size, k);
+                if (size > 2 && k == 1) {
+                    ranks_muon(&job);
+                }
                 ranks_train(&job, size, &(struct ranks_options){.trace = false}, &out);
                 assert_int_equal(out.rc[0], 0);
                 simulate(&job, size, size, &fast, &s);

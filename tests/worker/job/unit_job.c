@@ -438,6 +438,43 @@ static void test_optimizer(void **state)
     assert_true(job.optimizer.numbers.lr_decay == 0.1 && job.optimizer.numbers.initial == 0);
     assert_true(job.optimizer.numbers.eps == 1e-10);
     job_close(&job);
+    opened(&job, SECTION("\"optimizer\": {\"name\": \"muon\", \"ns_steps\": 3, \"adjust_lr_fn\": \"match_rms_adamw\"}"),
+           "training.adam_beta2=0.95");
+    const struct job_optimizer *muon = &job.optimizer;
+    assert_true(muon->numbers.ns_steps == 3 && muon->numbers.adjust == MUON_MATCH_RMS_ADAMW && muon->numbers.nesterov);
+    assert_true(muon->numbers.eps == 1e-7 && muon->rest.eps == 1e-8 && muon->rest.beta2 == 0.95);
+    assert_non_null(strstr(job.text, "\"adam_beta2\": 0.95"));
+    assert_non_null(strstr(job.text, "\"adjust_lr_fn\": \"match_rms_adamw\""));
+    job_close(&job);
+    opened(&job,
+           SECTION("\"optimizer\": {\"name\": \"muon\", \"groups\": [{\"params\": \"a*\", \"optimizer\": \"adamw\", "
+                   "\"betas\": [0.8, 0.9], \"eps\": 1e-6}, {\"params\": \"b*\", \"momentum\": 0.5}]}"),
+           "training.adam_bias_correction=false");
+    assert_true(job.optimizer.group_count == 2 && job.optimizer.groups[0].row == optimizer_find("adamw"));
+    assert_true(job.optimizer.groups[0].own_betas && job.optimizer.groups[0].beta2 == 0.9);
+    assert_true(job.optimizer.groups[0].eps == 1e-6 && job.optimizer.groups[1].momentum == 0.5);
+    assert_true(job.optimizer.rest.uncorrected == 1 && job.optimizer.groups[1].row == NULL);
+    job_close(&job);
+    static const struct {
+        const char *name, *group, *words;
+    } bad[] = {{"sgd", "\"betas\": [0.8, 0.9]", "sgd has no betas (optimizer.name, "},
+               {"adamw", "\"betas\": [0.8, 1]", "betas are two numbers from 0 to below 1"},
+               {"adamw", "\"momentum\": 0.5", "adamw has no momentum (optimizer.name, "},
+               {"sgd", "\"momentum\": 0.5", "momentum lies between 0 and 1, as optimizer.momentum must"},
+               {"adamw", "\"eps\": 0", "eps must be above 0"},
+               {"muon", "\"eps\": 1", "eps needs the group's optimizer; name that, too"},
+               {"muon", "\"optimizer\": \"sgd\"", "optimizer is muon or adamw here"}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char *text = dt_format(SECTION("\"optimizer\": {\"name\": \"%s\", \"groups\": [{\"params\": \"a\", %s}]}"),
+                               bad[i].name, bad[i].group);
+        const char *set = NULL;
+        char problems[4096];
+        assert_int_equal(open_text(&job, text, &set, 0, problems, sizeof problems), -1);
+        if (strstr(problems, bad[i].words) == NULL) {
+            fail_msg("%s: %s", bad[i].words, problems);
+        }
+        free(text);
+    }
     refused(
         SECTION("\"optimizer\": {\"name\": \"sgd\", \"beta1\": 0.9, \"momentun\": 0.9}, \"training\": {\"adam_beta1\": "
                 "0.8}"),
@@ -447,7 +484,8 @@ static void test_optimizer(void **state)
         "job.json:2:76: training.adam_beta1: belongs to adamw, adam, and optimizer.name is sgd (job.json:2:16); remove "
         "it\n");
     refused(SMALL, "optimizer.momentum=0.9",
-            "--set optimizer.momentum=0.9: optimizer.momentum: belongs to sgd, and optimizer.name is adamw (default); "
+            "--set optimizer.momentum=0.9: optimizer.momentum: belongs to sgd, muon, and optimizer.name is adamw "
+            "(default); "
             "remove it\n");
     refused(SECTION("\"optimizer\": {\"name\": \"sgd\", \"nesterov\": true}"), NULL,
             "job.json:2:31: optimizer.nesterov: needs a momentum above 0 and a dampening of 0; give them, or write "

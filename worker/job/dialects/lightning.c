@@ -74,7 +74,8 @@ static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const
     static const char *const moved[][2] = {
         {"lr", "training.learning_rate"},     {"weight_decay", "training.weight_decay"},
         {"eps", "training.adam_epsilon"},     {"momentum", "optimizer.momentum"},
-        {"dampening", "optimizer.dampening"}, {"nesterov", "optimizer.nesterov"}};
+        {"dampening", "optimizer.dampening"}, {"nesterov", "optimizer.nesterov"},
+        {"amsgrad", "training.adam_amsgrad"}};
     static const char *const speed[] = {"foreach", "fused", "capturable", "differentiable", NULL};
     const char *class = class_of(value);
     size_t row = 0;
