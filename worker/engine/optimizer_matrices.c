@@ -73,6 +73,9 @@ static void choose_owners(struct optimizer *o, struct optimizer_matrices *m, con
                 next = &m->all[i];
             }
         }
+        if (next == NULL) {
+            return;
+        }
         next->owner = 0;
         for (int r = 1; r < ranks; r++) {
             next->owner = load[r] < load[next->owner] ? r : next->owner;
