@@ -126,8 +126,7 @@ static void put_data_name(struct dt_text *out, const char *name)
     dt_text_json(out, name, end);
 }
 
-void manifest_text(struct dt_text *out, const struct checkpoint_state *state, const char *const *entries,
-                   int entry_count)
+void manifest_head(struct dt_text *out, const struct checkpoint_state *state)
 {
     dt_text_printf(out,
                    "{\"format\":\"dtrun-checkpoint\",\"version\":1,\n\"step\":%" PRId64 ",\"epoch\":%" PRId64
@@ -173,12 +172,23 @@ void manifest_text(struct dt_text *out, const struct checkpoint_state *state, co
     }
     dt_text_printf(out, ",\n\"job\":%s,\n\"model_config\":%s,\n\"files\":[", state->job != NULL ? state->job : "null",
                    state->model_config != NULL ? state->model_config : "null");
+}
+
+void manifest_end(struct dt_text *out, const char *const *entries, int entry_count)
+{
     for (int i = 0; i < entry_count; i++) {
         dt_text_printf(out, "%s%s", i > 0 ? ",\n" : "", entries[i]);
     }
     dt_text_puts(out, "]");
     uint64_t hash = XXH3_64bits(out->data, out->size);
     dt_text_printf(out, "%s%016" PRIx64 "\"}\n", hash_mark, hash);
+}
+
+void manifest_text(struct dt_text *out, const struct checkpoint_state *state, const char *const *entries,
+                   int entry_count)
+{
+    manifest_head(out, state);
+    manifest_end(out, entries, entry_count);
 }
 
 /* Finds the hash at the end, and compares it with that of the text before it. */

@@ -103,6 +103,7 @@ struct trainer_memory {
     int numbers;     /* -1: the model drops nothing */
     /* bytes of PLAN_STAGING that rank 0 alone has, for samples */
     size_t samples_bytes;
+    double snapshot_bytes; /* of host memory beside the plan: this rank's snapshots */
     /* This rank's share of a device with memory of its own; 0: the device computes in the host's;
      * infinite: not known. */
     double device_bytes;
@@ -170,6 +171,7 @@ struct trainer_saver {
     /* Rank 0: the step of this run's checkpoint that checkpointing.resume names; -1: none. */
     int64_t named_step;
     struct save_beside *beside; /* the save that goes on beside training; null: none does */
+    struct snapshots *snapshots; /* null: the job wants none, or nothing here would keep them */
     int hold;                   /* rank 0: the lock on the folder of checkpoints; -1: none */
 };
 

@@ -183,6 +183,7 @@ struct job {
         double save_timeout_s;
         bool beside; /* training goes on while a checkpoint is written */
         bool skips;  /* a save that falls due meanwhile is left out; or waits */
+        int64_t snapshot_every_n_steps; /* 0: never */
     } checkpointing;
     struct job_logging {
         int64_t log_every_n_steps;

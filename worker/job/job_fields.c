@@ -463,6 +463,10 @@ static const struct dt_field checkpointing_fields[] = {
      "asynchronous: a save that falls due while one is being written is left out; false: it waits", AT(skips),
      &boolean},
     {"save_timeout", "600", "seconds a save may take; 0: any", AT(save_timeout_s), &seconds},
+    {"snapshot_every_n_steps", "0",
+     "steps between copies of the state in host memory, from which a job on one host goes on when a worker dies; "
+     "0: none",
+     AT(snapshot_every_n_steps), &steps},
     {0},
 };
 #undef AT

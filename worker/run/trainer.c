@@ -355,7 +355,7 @@ static bool comparison_falls_on(const struct trainer *t, int64_t step)
 static bool needs_state(const struct trainer *t)
 {
     return eval_falls_on(t, t->stepper.begun) || samples_fall_on(t, t->stepper.begun) ||
-           save_falls_on(t, t->stepper.begun) || comparison_falls_on(t, t->stepper.begun) ||
+           save_falls_on(t, t->stepper.begun) || trainer_snapshot_falls_on(t, t->stepper.begun) || comparison_falls_on(t, t->stepper.begun) ||
            (t->run.votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0;
 }
 
@@ -403,7 +403,11 @@ static int act_between_steps(struct trainer *t, struct dt_error *err)
         return -1;
     }
     t->run.votes &= ~(votes & (VOTE_SAVE | VOTE_EVALUATE));
-    if (compares || evaluates || samples || saves) {
+    bool copies = trainer_snapshot_falls_on(t, t->run.step) && !trainer_stops(t);
+    if (copies && trainer_snapshot(t, err) != 0) {
+        return -1;
+    }
+    if (compares || evaluates || samples || saves || copies) {
         pace_skip(&t->stepper.pace, dt_now_s(), dt_stream_waited_s(t->world->compute));
     }
     return 0;
@@ -498,7 +502,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     }
     if (trainer_prepare(&t, job, w->rank, w->size, w->local_size, w->device->real, world_device_bytes(w), err) != 0 ||
         (options->evaluate == NULL && trainer_plan_samples(&t, err) != 0) ||
-        (trainer_plan_saves(&t), trainer_check_memory(&t, w->device, 1, err) != 0)) { /* the others' memory may be taken
+        (trainer_plan_saves(&t), trainer_plan_snapshots(&t), trainer_check_memory(&t, w->device, 1, err) != 0)) { /* the others' memory may be taken
                                                              * already */
         goto out;
     }
@@ -520,6 +524,9 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     }
     bool found = false;
     trainer_report(&t, MOMENT_READING);
+    if (t.files) {
+        trainer_open_snapshots(&t);
+    }
     if (t.files && trainer_resume(&t, &found, err) != 0) {
         goto out;
     }
@@ -534,7 +541,8 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     /* what metrics.jsonl has of this step may be younger than the checkpoint */
     evaluated = evaluated && (!looks_at_evaluations(&t) || t.run.plateau.step == t.run.step);
     t.run.eval_due = !evaluated && (found || t.run.total_steps == 0) && eval_falls_on(&t, t.run.step);
-    t.run.finished_before = found && t.run.step >= t.run.total_steps && !t.run.eval_due;
+    t.run.finished_before =
+        found && t.run.step >= t.run.total_steps && !t.run.eval_due && t.saver.saved_step == t.run.step;
     if ((!found && trainer_init_weights(&t, err) != 0) || (t.files && trainer_write_folder(&t, err) != 0)) {
         goto out;
     }
@@ -589,6 +597,7 @@ out:
     if (t.saver.beside != NULL) { /* it ends with what it has; other ranks' threads may wait for it */
         (void)trainer_save_end(&t, &(struct dt_error){0});
     }
+    trainer_close_snapshots(&t);
     trainer_close_samples(&t);
     trainer_close(&t);
     return rc;

@@ -84,6 +84,23 @@ int trainer_save_begin(struct trainer *t, struct dt_error *err);
 bool trainer_save_runs(const struct trainer *t);
 /* Waits until the save under way is over: as trainer_save, whose errors these are. */
 int trainer_save_end(struct trainer *t, struct dt_error *err);
+/* trainer_snapshot.c: the state in memory that outlives this worker, if the job wants that. */
+/* After trainer_prepare: counts the memory that they take beside the plan. */
+void trainer_plan_snapshots(struct trainer *t);
+void trainer_open_snapshots(struct trainer *t);
+void trainer_close_snapshots(struct trainer *t);
+bool trainer_snapshot_falls_on(const struct trainer *t, int64_t step);
+/* Makes one of the state as it is now. Memory that is not to be had costs a warning. */
+int trainer_snapshot(struct trainer *t, struct dt_error *err);
+/* Rank 0: appends what stands for the newest one, where it is no older than file_step, the step of the newest
+ * checkpoint. */
+void trainer_propose_snapshot(struct trainer *t, int64_t file_step, struct dt_text *out);
+/* Does a path stand for a snapshot? Of which step, beside which checkpoint. */
+bool trainer_is_snapshot(const char *path, int64_t *step, int64_t *file_step);
+/* Opens a checkpoint, or the snapshot that the path stands for. */
+int trainer_open_saved(struct trainer *t, const char *path, struct checkpoint **out, struct dt_error *err);
+/* The run goes on from `path`, null: anew: snapshots of other steps are left behind. */
+void trainer_keep_snapshot(struct trainer *t, const char *path);
 /* trainer_output.c: the disk. Bytes that a checkpoint takes, about. */
 double trainer_checkpoint_bytes(const struct trainer *t);
 /* Rank 0 says what is set aside, once per launch, and warns when the disk has no room for the

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "kernels/kernels.h"
+#include "worker/checkpoints/snapshot.h"
 #include "worker/engine/pinned_window.h"
 
 #include <stdio.h>
@@ -123,8 +124,8 @@ void save_free_slices(struct save_slices *x)
     *x = (struct save_slices){.count = 0};
 }
 
-/* This rank's file. A device that fails meanwhile sets t->lost: that is no refusal of the disk,
- * to be tried again later. */
+/* This rank's file, whose entry of the manifest is appended to `entry`; or its part of a snapshot (entry null).
+ * A device that fails meanwhile sets t->lost: that is no refusal of the disk, to be tried again later. */
 static int write_slices(struct trainer *t, const struct checkpoint_state *state, struct dt_text *entry,
                         struct dt_error *err)
 {
@@ -137,8 +138,10 @@ static int write_slices(struct trainer *t, const struct checkpoint_state *state,
     saving.failed = rc != 0;
     saving.floats = !wide ? dt_alloc(CHECKPOINT_PIECE * sizeof *saving.floats) : NULL;
     if (rc == 0) {
-        rc = checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, state, t->rank, t->size, all.slice,
-                                     all.count, entry, err);
+        rc = entry == NULL
+                 ? snapshots_write(t->saver.snapshots, state, t->rank, t->size, all.slice, all.count, err)
+                 : checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, state, t->rank, t->size, all.slice,
+                                           all.count, entry, err);
         give_back(&saving);
     }
     pinned_window_close(&saving.window);
@@ -270,6 +273,13 @@ void save_done(struct trainer *t, int64_t step, double begin_s, double pause_s)
                                  .save_s = dt_now_s() - begin_s,
                                  .pause_s = pause_s};
     observers_report(&t->observers, &saved, MOMENT_SAVED);
+}
+
+int save_snapshot(struct trainer *t, struct dt_error *err)
+{
+    struct checkpoint_state state = save_state(t);
+    int rc = trainer_settle(t, "snapshot", err);
+    return rc == 0 ? write_slices(t, &state, NULL, err) : rc;
 }
 
 int trainer_save(struct trainer *t, struct dt_error *err)
