@@ -290,6 +290,9 @@ double trainer_rate(const struct trainer *t, int64_t samples);
 void trainer_scale_resume(struct trainer *t, const struct scaler_state *saved);
 /* After a step, with the verdict of all ranks. DT_INVALID: the scale is at its least. */
 int trainer_scale_judge(struct trainer *t, const struct trainer_pending *p, bool overflow, struct dt_error *err);
+/* trainer_finite.c: fails with DT_INVALID on all ranks, for a step that gave a gradient that is not finite; names
+ * the tensors, and blames the first rank that holds one. what: more of the cause. */
+int trainer_gradient_broken(struct trainer *t, const char *what, const char *advice, struct dt_error *err);
 /* The host waits for an event; meanwhile it looks at peers, orders and the clock. */
 int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, struct dt_error *err);
 /* For a host that waits since begin_s: looks at peers, orders and the clock. */

@@ -508,10 +508,7 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
         return dt_blame(err, DT_FAULT_FAILED, r->bad_rank);
     }
     if (!r->norm_finite && !scaled) {
-        (void)dt_fail(err, DT_INVALID,
-                      "step %lld: the gradient is not finite; lower training.learning_rate or look at the data",
-                      (long long)t->run.step + 1);
-        return dt_blame(err, DT_FAULT_FAILED, t->rank);
+        return trainer_gradient_broken(t, "", "lower training.learning_rate or look at the data", err);
     }
     if (p->blank && r->valid_count > 0) {
         (void)dt_fail(err, DT_INVALID,
