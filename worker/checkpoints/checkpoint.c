@@ -458,7 +458,8 @@ static void prune(const char *dir, const struct checkpoint_state *state, const s
             char *path = dt_format("%s/%s", dir, steps.items[i].name);
             bool whole = !leftovers && checkpoint_looks_whole(path);
             complete += whole && step <= state->step;
-            if (leftovers || (whole && keep->last_n > 0 && complete > keep->last_n && step != keep->named_step)) {
+            bool stays = step == keep->named_step || (keep->best != NULL && best_has(keep->best, step));
+            if (leftovers || (whole && keep->last_n > 0 && complete > keep->last_n && !stays)) {
                 remove_one(dir, steps.items[i].name, leftovers, state);
             }
             free(path);

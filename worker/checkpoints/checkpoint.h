@@ -15,6 +15,7 @@
 #include "worker/engine/horizon.h"
 #include "worker/engine/scaler.h"
 #include "worker/engine/schedules/plateau.h"
+#include "worker/engine/stopping.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -54,6 +55,9 @@ struct checkpoint_state {
     struct horizon horizon;
     struct scaler_state scaler; /* scale 0: there is none */
     struct plateau plateau;     /* checks 0: the schedule does not look at evaluations */
+    struct stopper stopper;     /* checks 0: early_stopping has seen none */
+    struct best_list best;      /* of checkpointing.save_top_k, with this one where it is one of them */
+    double trained_s;           /* seconds of training, over all starts */
     int64_t seed;
     uint64_t data_hash;
     const struct data_file *data; /* the files of data.train */
@@ -72,6 +76,7 @@ struct checkpoint_keep {
     /* number of complete checkpoints to keep, counted from the one just written; 0: all */
     int last_n;
     int64_t named_step; /* a step that is never removed, because the job names it; -1: none */
+    const struct best_list *best; /* steps that are not removed either; null: none */
 };
 
 /* Rank 0, first of all: locks DIR against other jobs until *lock is closed. The lock is a flock on

@@ -19,6 +19,7 @@
 #include "worker/engine/scaler.h"
 #include "worker/engine/outliers.h"
 #include "worker/engine/step_sums.h"
+#include "worker/engine/stopping.h"
 #include "worker/engine/strategy.h"
 #include "worker/engine/world.h"
 #include "worker/job/job.h"
@@ -37,7 +38,13 @@ struct trainer_run {
     struct schedule schedule;
     struct scaler_state scaler; /* counts if the strategy's precision has a scaler */
     struct plateau plateau;     /* of reduce_lr_on_plateau */
-    /* enum vote: of any rank, known to all, not acted upon yet. VOTE_STOP stays. */
+    struct stopper stopper;     /* of early_stopping */
+    struct best_list best;      /* of checkpointing.save_top_k */
+    bool best_due;              /* the checkpoint of this step is one of them, and was not saved yet */
+    double trained_s, begin_s;  /* seconds of training before this start; when it began, 0: not yet */
+    int64_t first_step;         /* where this start began */
+    int64_t eval_limit;         /* batches of an evaluation; 0: as the job says */
+    /* enum vote: of any rank, known to all, not acted upon yet. VOTE_STOP and VOTE_FINISH stay. */
     unsigned votes;
     bool eval_due;        /* the evaluation of this step was not made yet */
     bool finished_before; /* a finished run was found: nothing was done */
@@ -122,6 +129,7 @@ struct trainer_memory {
 struct trainer_pending { /* a step that was enqueued */
     double begin_s, data_s, rate, computed;
     int64_t count, epoch, position; /* micro-steps; where the run stands behind it */
+    int64_t from_epoch, from_position;
     int64_t samples;                /* horizon.samples behind it */
     double loss_scale;              /* of run.scaler; 1: none */
     int turn;                       /* of its sums */

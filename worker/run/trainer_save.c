@@ -183,7 +183,10 @@ static int commit(struct trainer *t, const struct checkpoint_state *state, struc
         trainer_name_rank(rc == 0 ? -1 : r, err);
     }
     if (rc == 0) {
-        struct checkpoint_keep keep = {.last_n = (int)job->keep_last_n, .named_step = t->saver.named_step};
+        struct best_list best = state->best;
+        best_trim(&best, job->save_top_k, job->mode);
+        struct checkpoint_keep keep = {
+            .last_n = (int)job->keep_last_n, .named_step = t->saver.named_step, .best = &best};
         rc = checkpoint_commit(job->checkpoint_dir, state, entries, t->size, &keep, err);
     }
     for (int r = 1; r < t->size; r++) {
@@ -211,6 +214,9 @@ struct checkpoint_state save_state(const struct trainer *t)
                                      .horizon = trainer_horizon(t),
                                      .scaler = t->run.scaler,
                                      .plateau = t->run.plateau,
+                                     .stopper = t->run.stopper,
+                                     .best = t->run.best,
+                                     .trained_s = t->run.trained_s + dt_now_s() - t->run.begin_s,
                                      .seed = t->job->training.seed,
                                      .data_hash = t->feeds.train.hash,
                                      .data = t->feeds.train.files,
