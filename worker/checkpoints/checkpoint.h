@@ -75,7 +75,7 @@ struct checkpoint_state {
 struct checkpoint_keep {
     /* number of complete checkpoints to keep, counted from the one just written; 0: all */
     int last_n;
-    int64_t named_step; /* a step that is never removed, because the job names it; -1: none */
+    int64_t named_step;           /* a step that is never removed, because the job names it; -1: none */
     const struct best_list *best; /* steps that are not removed either; null: none */
 };
 

@@ -135,9 +135,8 @@ static int read_stopping(struct checkpoint_state *s, const cJSON *root, struct d
         }
         s->best.count++;
     }
-    s->trained_s = cJSON_IsNumber(trained) && trained->valuedouble > 0 && trained->valuedouble < 1e12
-                       ? trained->valuedouble
-                       : 0;
+    s->trained_s =
+        cJSON_IsNumber(trained) && trained->valuedouble > 0 && trained->valuedouble < 1e12 ? trained->valuedouble : 0;
     return 0;
 }
 

@@ -13,7 +13,7 @@
 struct st_writer {
     char *path, *temporary;
     int fd;
-    bool given; /* the file is the caller's; both names are its own */
+    bool given;             /* the file is the caller's; both names are its own */
     int64_t written, total; /* bytes of data, without the header */
 };
 

@@ -23,7 +23,7 @@ void stopper_resume(struct stopper *s, const struct job_stopping *j);
 
 enum { BEST_MAX = 64 };
 struct best_list { /* checkpoints that are kept, in the order in which they were saved */
-    int64_t seen; /* step of the last evaluation that was looked at; 0: none */
+    int64_t seen;  /* step of the last evaluation that was looked at; 0: none */
     int count;
     struct best_item {
         int64_t step;

@@ -130,9 +130,9 @@ struct trainer_pending { /* a step that was enqueued */
     double begin_s, data_s, rate, computed;
     int64_t count, epoch, position; /* micro-steps; where the run stands behind it */
     int64_t from_epoch, from_position;
-    int64_t samples;                /* horizon.samples behind it */
-    double loss_scale;              /* of run.scaler; 1: none */
-    int turn;                       /* of its sums */
+    int64_t samples;   /* horizon.samples behind it */
+    double loss_scale; /* of run.scaler; 1: none */
+    int turn;          /* of its sums */
     int blank_rank;
     bool blank, riders;
     bool skipped; /* an outlier: it is not applied */
@@ -178,9 +178,9 @@ struct trainer_saver {
     char *model_config;
     /* Rank 0: the step of this run's checkpoint that checkpointing.resume names; -1: none. */
     int64_t named_step;
-    struct save_beside *beside; /* the save that goes on beside training; null: none does */
+    struct save_beside *beside;  /* the save that goes on beside training; null: none does */
     struct snapshots *snapshots; /* null: the job wants none, or nothing here would keep them */
-    int hold;                   /* rank 0: the lock on the folder of checkpoints; -1: none */
+    int hold;                    /* rank 0: the lock on the folder of checkpoints; -1: none */
 };
 
 struct trainer_samples; /* worker/run/trainer_samples.c */

@@ -638,7 +638,8 @@ int trainer_evaluate(struct trainer *t, struct trainer_val *v, struct trainer_ev
     int64_t tally_size, *tally = tally_of(t, v, &tally_size);
     struct world *w = t->world;
     int64_t batch_size = t->job->training.batch_size_per_gpu, samples = batch_size * t->size;
-    int64_t count = (v->data.sample_count + samples - 1) / samples, limit = t->run.eval_limit > 0 ? t->run.eval_limit : t->job->training.eval_batches;
+    int64_t count = (v->data.sample_count + samples - 1) / samples,
+            limit = t->run.eval_limit > 0 ? t->run.eval_limit : t->job->training.eval_batches;
     count = limit > 0 && limit < count ? limit : count;
     int64_t valid = 0;
     int turn = 0;

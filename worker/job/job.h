@@ -119,9 +119,9 @@ struct job {
         int64_t num_sanity_val_steps, fast_dev_run;
         int64_t min_steps;
         double min_epochs;
-        const char *max_time; /* "DD:HH:MM:SS"; null: any */
-        double max_time_s;    /* the same in seconds; 0: any */
-        int64_t check_replicas_every_n_steps;     /* 0: never */
+        const char *max_time;                 /* "DD:HH:MM:SS"; null: any */
+        double max_time_s;                    /* the same in seconds; 0: any */
+        int64_t check_replicas_every_n_steps; /* 0: never */
         enum loss_normalization loss_normalization;
         bool deterministic;
         const char *attention;   /* "auto", "fast", "ordered", "own": on a GPU */
@@ -190,8 +190,8 @@ struct job {
         const char *override;       /* joins accept when the job is read */
         const char *checkpoint_dir; /* output_dir/checkpoints by default */
         double save_timeout_s;
-        bool beside; /* training goes on while a checkpoint is written */
-        bool skips;  /* a save that falls due meanwhile is left out; or waits */
+        bool beside;                    /* training goes on while a checkpoint is written */
+        bool skips;                     /* a save that falls due meanwhile is left out; or waits */
         int64_t snapshot_every_n_steps; /* 0: never */
         int64_t save_top_k;             /* best checkpoints that are kept beside the newest; 0: none */
         const char *monitor;            /* by which value; null: val_loss */

@@ -19,8 +19,7 @@ const struct dt_field job_stopping_fields[] = {
     {"patience", "3", "evaluations without a better value before it ends", AT(patience), &patience},
     {"min_delta", "0", "by how much a value must be better", AT(min_delta), &delta},
     {"stopping_threshold", "null", "it ends when the value is better than this", AT(stopping_threshold), &threshold},
-    {"divergence_threshold", "null", "it ends when the value is worse than this", AT(divergence_threshold),
-     &threshold},
+    {"divergence_threshold", "null", "it ends when the value is worse than this", AT(divergence_threshold), &threshold},
     {"check_finite", "true", "it ends when the value is not finite", AT(check_finite), &boolean},
     {0},
 };
@@ -135,7 +134,8 @@ void job_check_stopping(struct job *job, struct dt_config *c)
         dt_config_problem(c, "training.eval_every_n_epochs", "there is nothing to evaluate on; give data.val");
     }
     if (t->eval_every_n_epochs > 0 && t->eval_every_n_steps > 0) {
-        dt_config_problem(c, "training.eval_every_n_epochs", "training.eval_every_n_steps says the same (%s); remove one",
+        dt_config_problem(c, "training.eval_every_n_epochs",
+                          "training.eval_every_n_steps says the same (%s); remove one",
                           dt_config_source(c, "training.eval_every_n_steps"));
     }
     if (t->num_sanity_val_steps > 0 && job->data.val.count == 0) {
@@ -164,8 +164,8 @@ static bool same_monitor(const cJSON *saved, const char *section, const cJSON *n
                 *is = cJSON_GetObjectItemCaseSensitive(now, section);
     static const char *const keys[] = {"monitor", "mode"};
     for (int i = 0; i < 2; i++) {
-        if (!cJSON_Compare(cJSON_GetObjectItemCaseSensitive(was, keys[i]), cJSON_GetObjectItemCaseSensitive(is, keys[i]),
-                           true)) {
+        if (!cJSON_Compare(cJSON_GetObjectItemCaseSensitive(was, keys[i]),
+                           cJSON_GetObjectItemCaseSensitive(is, keys[i]), true)) {
             return false;
         }
     }

@@ -320,8 +320,8 @@ static bool comparison_falls_on(const struct trainer *t, int64_t step)
 static bool needs_state(const struct trainer *t)
 {
     return trainer_evaluation_falls_on(t, t->stepper.begun) || samples_fall_on(t, t->stepper.begun) ||
-           save_falls_on(t, t->stepper.begun) || trainer_snapshot_falls_on(t, t->stepper.begun) || comparison_falls_on(t, t->stepper.begun) ||
-           (t->run.votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0;
+           save_falls_on(t, t->stepper.begun) || trainer_snapshot_falls_on(t, t->stepper.begun) ||
+           comparison_falls_on(t, t->stepper.begun) || (t->run.votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0;
 }
 
 enum { SPANS_MOST = 1 << 16 };
@@ -472,7 +472,8 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     }
     if (trainer_prepare(&t, job, w->rank, w->size, w->local_size, w->device->real, world_device_bytes(w), err) != 0 ||
         (options->evaluate == NULL && trainer_plan_samples(&t, err) != 0) ||
-        (trainer_plan_saves(&t), trainer_plan_snapshots(&t), trainer_check_memory(&t, w->device, 1, err) != 0)) { /* the others' memory may be taken
+        (trainer_plan_saves(&t), trainer_plan_snapshots(&t),
+         trainer_check_memory(&t, w->device, 1, err) != 0)) { /* the others' memory may be taken
                                                              * already */
         goto out;
     }

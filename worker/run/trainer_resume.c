@@ -143,7 +143,7 @@ struct search {
     bool named;     /* by checkpointing.resume: that one or none */
     bool name_last; /* what began by that name goes on: its own saves first */
     bool anew;
-    bool begun; /* an earlier round of this launch was here, whose snapshot may be there */
+    bool begun;     /* an earlier round of this launch was here, whose snapshot may be there */
     char *path;     /* the one that is named */
     int64_t *steps; /* of checkpoint_dir, the newest first */
     int count, next, skipped, damaged;

@@ -138,10 +138,9 @@ static int write_slices(struct trainer *t, const struct checkpoint_state *state,
     saving.failed = rc != 0;
     saving.floats = !wide ? dt_alloc(CHECKPOINT_PIECE * sizeof *saving.floats) : NULL;
     if (rc == 0) {
-        rc = entry == NULL
-                 ? snapshots_write(t->saver.snapshots, state, t->rank, t->size, all.slice, all.count, err)
-                 : checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, state, t->rank, t->size, all.slice,
-                                           all.count, entry, err);
+        rc = entry == NULL ? snapshots_write(t->saver.snapshots, state, t->rank, t->size, all.slice, all.count, err)
+                           : checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, state, t->rank, t->size,
+                                                     all.slice, all.count, entry, err);
         give_back(&saving);
     }
     pinned_window_close(&saving.window);

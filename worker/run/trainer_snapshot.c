@@ -51,8 +51,9 @@ void trainer_open_snapshots(struct trainer *t)
     if (why.status != DT_NOT_FOUND) {
         observers_say(&t->observers, "train: warning: no snapshots: %s", why.text);
     } else if (t->world->round <= 1) {
-        observers_say(&t->observers, "train: checkpointing.snapshot_every_n_steps: %s: no snapshots, a lost worker goes "
-                                     "on from a checkpoint",
+        observers_say(&t->observers,
+                      "train: checkpointing.snapshot_every_n_steps: %s: no snapshots, a lost worker goes "
+                      "on from a checkpoint",
                       t->world->node_count > 1 ? "this job has several hosts"
                                                : "dtrun has no memory for them (see ulimit -f)");
     }
@@ -83,8 +84,9 @@ int trainer_snapshot(struct trainer *t, struct dt_error *err)
         return -1;
     }
     /* what this rank has is older than what others will have, so nobody goes on from it */
-    observers_say(&t->observers, "train: warning: %s; there are no more snapshots, and a lost worker goes on from a "
-                                 "checkpoint",
+    observers_say(&t->observers,
+                  "train: warning: %s; there are no more snapshots, and a lost worker goes on from a "
+                  "checkpoint",
                   err->text);
     atomic_store(&t->world->page->snapshot_step, -1);
     snapshots_keep(t->saver.snapshots, -1);

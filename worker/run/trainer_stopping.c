@@ -28,8 +28,7 @@ bool trainer_saw_evaluation(const struct trainer *t)
 }
 
 /* Has a place in the data come to another multiple of an interval, in epochs? */
-static bool crosses(const struct trainer *t, int64_t epoch, int64_t position, int64_t from_epoch,
-                    int64_t from_position)
+static bool crosses(const struct trainer *t, int64_t epoch, int64_t position, int64_t from_epoch, int64_t from_position)
 {
     double every = t->job->training.eval_every_n_epochs, rows = (double)t->feeds.train.sample_count;
     return floor(((double)epoch * rows + (double)position) / (every * rows)) >

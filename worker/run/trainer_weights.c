@@ -365,8 +365,7 @@ static void note_file(struct trainer *t, const char *path)
     int64_t step = t->run.step, file_step = step;
     free(t->saver.saved_path);
     if (trainer_is_snapshot(path, &step, &file_step)) {
-        t->saver.saved_path =
-            checkpoint_path(t->job->checkpointing.checkpoint_dir, file_step >= 0 ? file_step : step);
+        t->saver.saved_path = checkpoint_path(t->job->checkpointing.checkpoint_dir, file_step >= 0 ? file_step : step);
     } else {
         t->saver.saved_path = dt_strdup(path);
     }

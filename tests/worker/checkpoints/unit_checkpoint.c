@@ -713,9 +713,9 @@ static void slices_of_two_launches_stay_apart(void **unused)
     assert_int_equal(checkpoint_claim(dir, long_run, ours, 1, &err), 0);
     assert_int_equal(checkpoint_write_slices(dir, &state, 0, 1, &slice, 1, &entry, &err), 0);
     assert_int_equal(checkpoint_write_slices(dir, &old, 0, 1, &stale, 1, &ignored, &err), 0);
-    assert_int_equal(
-        checkpoint_commit(dir, &state, &(const char *){dt_text_str(&entry)}, 1, &(struct checkpoint_keep){.named_step = -1}, &err),
-        0);
+    assert_int_equal(checkpoint_commit(dir, &state, &(const char *){dt_text_str(&entry)}, 1,
+                                       &(struct checkpoint_keep){.named_step = -1}, &err),
+                     0);
     assert_int_equal(newest(NULL, 0), 9);
     dt_text_clear(&entry);
     dt_text_clear(&ignored);

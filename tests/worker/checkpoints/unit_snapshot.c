@@ -78,11 +78,23 @@ static void write_part(int rank, int ranks, int64_t step, int round, bool dies)
     for (int64_t i = 0; i < count; i++) {
         values[i] = value(step, first + i);
     }
-    const struct checkpoint_slice slices[] = {
-        {.name = "w", .purpose = "weight", .dims = 1, .shape = {NUMEL}, .numel = NUMEL, .first = first, .count = count,
-         .data = values},
-        {.name = "w", .purpose = "exp_avg", .dims = 1, .shape = {NUMEL}, .numel = NUMEL, .first = first,
-         .count = count, .data = values, .reader = &reader}};
+    const struct checkpoint_slice slices[] = {{.name = "w",
+                                               .purpose = "weight",
+                                               .dims = 1,
+                                               .shape = {NUMEL},
+                                               .numel = NUMEL,
+                                               .first = first,
+                                               .count = count,
+                                               .data = values},
+                                              {.name = "w",
+                                               .purpose = "exp_avg",
+                                               .dims = 1,
+                                               .shape = {NUMEL},
+                                               .numel = NUMEL,
+                                               .first = first,
+                                               .count = count,
+                                               .data = values,
+                                               .reader = &reader}};
     assert_int_equal(snapshots_open(&s, rank, &err), 0);
     if (snapshots_write(s, &state, rank, ranks, slices, 2, &err) != 0) {
         fail_msg("%s", err.text);
@@ -230,8 +242,8 @@ static void test_damage(void **state)
         byte ^= 0x10;
         assert_int_equal(pwrite(memory, &byte, 1, at), 1);
         assert_int_equal(snapshots_open(&s, 0, &err), 0);
-        bool whole = snapshots_newest(s) == 5 && snapshots_checkpoint(s, 5, &c, &err) == 0 &&
-                     checkpoint_verify(c, &err) == 0;
+        bool whole =
+            snapshots_newest(s) == 5 && snapshots_checkpoint(s, 5, &c, &err) == 0 && checkpoint_verify(c, &err) == 0;
         assert_false(whole);
         checkpoint_close(c);
         snapshots_close(s);

@@ -34,7 +34,9 @@ static int64_t run(struct stopper *s, const struct job_stopping *j, const double
     return 0;
 }
 
-#define RUN(j, ...) run(&(struct stopper){.checks = 0}, j, (const double[]){__VA_ARGS__}, sizeof (const double[]){__VA_ARGS__} / sizeof(double))
+#define RUN(j, ...)                                                                                                    \
+    run(&(struct stopper){.checks = 0}, j, (const double[]){__VA_ARGS__},                                              \
+        sizeof(const double[]){__VA_ARGS__} / sizeof(double))
 
 static void test_patience(void **state)
 {
@@ -119,17 +121,18 @@ static const char *kept(int64_t k, int mode, const double *values, int count)
     return out;
 }
 
-#define KEPT(k, mode, ...) kept(k, mode, (const double[]){__VA_ARGS__}, sizeof (const double[]){__VA_ARGS__} / sizeof(double))
+#define KEPT(k, mode, ...)                                                                                             \
+    kept(k, mode, (const double[]){__VA_ARGS__}, sizeof(const double[]){__VA_ARGS__} / sizeof(double))
 
 static void test_the_best(void **state)
 {
     (void)state;
     assert_string_equal(KEPT(2, MODE_MIN, 3, 1, 2, 5, 0), "2 5 ");
     assert_string_equal(KEPT(2, MODE_MAX, 3, 1, 2, 5, 0), "1 4 ");
-    assert_string_equal(KEPT(1, MODE_MIN, 2, 2, 2), "1 ");       /* a tie does not replace */
-    assert_string_equal(KEPT(2, MODE_MIN, 2, 2, 1), "2 3 ");     /* of equal ones the first goes, as Lightning's */
+    assert_string_equal(KEPT(1, MODE_MIN, 2, 2, 2), "1 ");   /* a tie does not replace */
+    assert_string_equal(KEPT(2, MODE_MIN, 2, 2, 1), "2 3 "); /* of equal ones the first goes, as Lightning's */
     assert_string_equal(KEPT(2, MODE_MIN, NAN, NAN, NAN), "1 2 ");
-    assert_string_equal(KEPT(2, MODE_MIN, NAN, 5, 6), "2 3 ");   /* NaN is worst */
+    assert_string_equal(KEPT(2, MODE_MIN, NAN, 5, 6), "2 3 "); /* NaN is worst */
     assert_string_equal(KEPT(2, MODE_MAX, NAN, -INFINITY, 1), "2 3 ");
     assert_string_equal(KEPT(0, MODE_MIN, 1, 2), "");
     struct best_list l = {.count = 0};
