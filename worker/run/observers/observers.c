@@ -14,8 +14,8 @@
 
 /* Each moment is reported in this order. */
 static const struct observer_ops *const rows[] = {
-    &observer_stragglers, &observer_page,    &observer_memory,        &observer_metrics, &observer_csv,
-    &observer_events,     &observer_console, &observer_timeline_file, &observer_time,
+    &observer_stragglers, &observer_page, &observer_memory,  &observer_metrics,       &observer_csv,
+    &observer_events,     &observer_time, &observer_console, &observer_timeline_file,
 };
 _Static_assert(sizeof rows / sizeof *rows < OBSERVERS_MAX, "there is room for one more");
 
