@@ -215,7 +215,8 @@ struct checkpoint_state save_state(const struct trainer *t)
                                      .plateau = t->run.plateau,
                                      .stopper = t->run.stopper,
                                      .best = t->run.best,
-                                     .trained_s = t->run.trained_s + dt_now_s() - t->run.begin_s,
+                                     .trained_s =
+                                         t->run.trained_s + (t->run.begin_s > 0 ? dt_now_s() - t->run.begin_s : 0),
                                      .seed = t->job->training.seed,
                                      .data_hash = t->feeds.train.hash,
                                      .data = t->feeds.train.files,
