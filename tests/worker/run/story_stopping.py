@@ -152,6 +152,21 @@ def test_thresholds_and_minimum(place):
     assert result.code == 0 and saved_steps(out)[-1] == 5 and "worse than early_stopping.divergence_threshold" in result.err, result
 
 
+def test_a_named_set(place):
+    """A set by name ends the run, and the first one, as val_loss, says what is kept."""
+    folder, _ = place
+    data = training.make_data(folder)
+    job = training.make_job(folder, name="named.json", steps=STEPS, training={"learning_rate": 3e-2, "lr_scheduler_type": "constant_with_warmup"},
+                            data={"val": {"same": f"{data}/val-*.bin", "own": f"{data}/train-*.bin"}})
+    out = folder / "named"
+    result = training.train(job, out, sets=[*EVALUATED, "early_stopping.monitor=val_own_loss", "early_stopping.patience=2", "early_stopping.min_delta=0.02",
+                                            "checkpointing.save_top_k=1", "checkpointing.keep_last_n=1"])
+    assert result.code == 0, result
+    own, same = training.metrics(out, "val_own_loss"), training.metrics(out, "val_same_loss")
+    assert max(own) == early_stop(own, 2, 0.02) and max(own) < STEPS, own
+    assert set(saved_steps(out)) == best_of(same, 1) | {max(own)}
+
+
 def test_max_time(place):
     """Rank 0's clock ends the run on all ranks after the same step, with an evaluation, a checkpoint and a model; it counts over all starts."""
     folder, job = place
