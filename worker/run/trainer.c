@@ -504,6 +504,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     if (t.files) {
         trainer_check_disk(&t);
     }
+    t.run.first_step = t.stepper.begun = t.run.step;
     bool evaluated;
     if (observers_rewind(&t.observers, t.run.step, &evaluated, err) != 0 ||
         (found && trainer_agree(&t, "train/evaluated", &evaluated, err) != 0)) {
@@ -512,8 +513,6 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     /* what metrics.jsonl has of this step may be younger than the checkpoint */
     evaluated = evaluated && trainer_saw_evaluation(&t);
     t.run.eval_due = !evaluated && (found || t.run.total_steps == 0) && trainer_evaluation_falls_on(&t, t.run.step);
-    t.run.first_step = t.run.step;
-    t.stepper.begun = t.run.step;
     if (found) {
         (void)trainer_ends_early(&t);
     }
