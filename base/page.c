@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { VERSION = 4 };
+enum { VERSION = 5 };
 #define LAST_STEP ((int64_t)1 << 53) /* also the largest whole number in JSON */
 #define LONGEST_S 1e9
 #define LARGEST 1e18 /* limit of byte counts, and of all other numbers of a GPU */
@@ -50,6 +50,7 @@ static void fill(struct dt_page *page, uint32_t round)
     atomic_store(&page->step, -1);
     atomic_store(&page->saved_step, -1);
     atomic_store(&page->learned_step, -1);
+    atomic_store(&page->snapshot_step, -1);
     atomic_store(&page->pulse_s, dt_now_s());
 }
 
@@ -105,7 +106,7 @@ static void look_at_cause(const struct dt_page *page, struct dt_error *out)
 
 void dt_page_read(const struct dt_page *page, double now_s, struct dt_page_look *out)
 {
-    *out = (struct dt_page_look){.step = -1, .saved_step = -1, .learned_step = -1};
+    *out = (struct dt_page_look){.step = -1, .saved_step = -1, .learned_step = -1, .snapshot_step = -1};
     if (page == NULL) {
         return;
     }
@@ -119,6 +120,7 @@ void dt_page_read(const struct dt_page *page, double now_s, struct dt_page_look 
     out->micro_step = whole(atomic_load(&page->micro_step), 0);
     out->saved_step = whole(atomic_load(&page->saved_step), -1);
     out->learned_step = whole(atomic_load(&page->learned_step), -1);
+    out->snapshot_step = whole(atomic_load(&page->snapshot_step), -1);
     out->collective_count = whole(atomic_load(&page->collective_count), 0);
     out->phase = phase < DT_PHASE_COUNT ? (enum dt_phase)phase : DT_PHASE_NONE;
     out->in_collective = atomic_load(&page->in_collective) != 0;

@@ -555,6 +555,7 @@ static int plan(const struct options *o, const struct job *job, bool print, stru
     rc = rc == 0 && o->evaluate == NULL ? trainer_plan_samples(&t, err) : rc;
     if (rc == 0) {
         trainer_plan_saves(&t);
+        trainer_plan_snapshots(&t);
     }
     if (rc == 0) {
         if (print) {

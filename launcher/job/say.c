@@ -292,8 +292,9 @@ void job_say_cause(struct job *job)
     } else {
         report_cause(f->list, f->count, f->root, &line);
         dt_text_printf(&line, "; restarting (%d of %d used)", job->cause.used, job->o->restarts.most);
-        if (f->saved_step >= 0) {
-            dt_text_printf(&line, " from step %lld", (long long)f->saved_step);
+        int64_t from = f->snapshot_step > f->saved_step ? f->snapshot_step : f->saved_step;
+        if (from >= 0) {
+            dt_text_printf(&line, " from step %lld", (long long)from);
         }
         dt_text_puts(&line, "\n");
     }

@@ -29,11 +29,12 @@ static int spawn_one(struct job *job, int i, struct dt_arena *arena, struct dt_e
     const struct place *p = &job->round.place;
     struct spawn s = {0};
     char *path, **argv, **envp;
-    char page[64];
+    char page[64], snapshots[64];
     int fds[2] = {-1, -1};
     /* the scheduler started an agent per worker */
     bool shared = o->world.local_total > 0, numbered = o->world.host_count > 0;
     (void)snprintf(page, sizeof page, "/proc/%d/fd/%d", (int)getpid(), job->workers.list[i].page_fd);
+    (void)snprintf(snapshots, sizeof snapshots, "/proc/%d/fd/%d", (int)getpid(), job->workers.snapshot_fd);
     struct env_worker w = {.round = p->round,
                            .launch = job->round.meeting.launch,
                            .restart_count = p->restarts_used,
@@ -50,6 +51,7 @@ static int spawn_one(struct job *job, int i, struct dt_arena *arena, struct dt_e
                            .master_port = job->round.meeting.master_port,
                            .use_agent_store = true,
                            .page = page,
+                           .snapshots = job->workers.snapshots_shown ? snapshots : NULL,
                            .error_file = logs_error_file(job->logs, i),
                            .timer_file = job->watching.timers != NULL ? timer_file_path(job->watching.timers) : NULL,
                            .log_dir = logs_worker_dir(job->logs, i),
@@ -127,6 +129,7 @@ void job_spawn(struct job *job)
         timer_file_reset(job->watching.timers);
     }
     say_short_backlog(job);
+    job->workers.snapshots_shown = job->workers.snapshot_fd >= 0 && p->world_size == job->workers.count;
     if (workers_begin(&job->workers, p->round, &err) != 0 ||
         logs_attempt(job->logs, p->restarts_used, p->local_world_size, p->rank, p->group_rank, p->world_size, &err) !=
             0) {

@@ -115,6 +115,7 @@ bool env_is_ours(const char *name)
                                         "DTRUN_ROUND",
                                         "DTRUN_LAUNCH",
                                         "DTRUN_PAGE",
+                                        "DTRUN_SNAPSHOTS",
                                         "DTRUN_OUTPUT_DIR",
                                         "DTRUN_CPU_SHARERS",
                                         "DTRUN_CHOICES"};
@@ -256,6 +257,7 @@ int env_build(const struct options *o, const struct env_worker *w, char *const *
     set_int(&b, "DTRUN_ROUND", w->round);
     set(&b, "DTRUN_LAUNCH", w->launch);
     set(&b, "DTRUN_PAGE", w->page);
+    set(&b, "DTRUN_SNAPSHOTS", w->snapshots);
     set(&b, "DTRUN_LOG_DIR", w->log_dir);
     set(&b, "DTRUN_OUTPUT_DIR", w->output_dir);
     set(&b, "DTRUN_CPU_SHARERS", w->cpu_sharers > 0 ? dt_arena_printf(arena, "%d", w->cpu_sharers) : NULL);

@@ -21,6 +21,7 @@ struct env_worker {
     bool use_agent_store;   /* the agent serves the store: True except where the rank-0 worker
                              * must */
     const char *page;       /* DTRUN_PAGE; null: none */
+    const char *snapshots;  /* DTRUN_SNAPSHOTS; null: none */
     const char *error_file; /* "" or null: none */
     const char *log_dir;    /* this worker's folder, DTRUN_LOG_DIR; null: none */
     const char *output_dir; /* DTRUN_OUTPUT_DIR; null: none */

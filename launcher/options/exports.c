@@ -244,9 +244,9 @@ bool exports_passes(const struct options *o, const char *variable)
         "HF_",    "TRANSFORMERS_", "TOKENIZERS_", "ACCELERATE_", "WANDB_",       "MLFLOW_",
         "DTRUN_", "PET_",          NULL};
     /* each host has its own: --include, and the options that only the launching host reads */
-    static const char *const never[] = {"CUDA_VISIBLE_DEVICES", "DTRUN_HOSTFILE", "DTRUN_INCLUDE",
-                                        "DTRUN_EXCLUDE",        "DTRUN_SSH",      "DTRUN_PAGE",
-                                        "DTRUN_KEY_FILE",       "DTRUN_EXPORT",   NULL};
+    static const char *const never[] = {
+        "CUDA_VISIBLE_DEVICES", "DTRUN_HOSTFILE",  "DTRUN_INCLUDE",  "DTRUN_EXCLUDE", "DTRUN_SSH",
+        "DTRUN_PAGE",           "DTRUN_SNAPSHOTS", "DTRUN_KEY_FILE", "DTRUN_EXPORT",  NULL};
     bool passes = in_list(names, variable);
     for (const char *const *p = beginnings; *p != NULL && !passes; p++) {
         passes = strncmp(variable, *p, strlen(*p)) == 0;

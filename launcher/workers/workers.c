@@ -4,6 +4,7 @@
 #include "launcher/workers/workers.h"
 
 #include "base/clock.h"
+#include "base/snapshots.h"
 #include "base/text.h"
 
 #include <errno.h>
@@ -45,6 +46,7 @@ int workers_open(struct workers *w, int count, int hosts, struct dt_error *err)
     }
     w->list = dt_alloc((size_t)count * sizeof *w->list);
     w->count = count;
+    w->snapshot_fd = dt_snapshots_create(count);
     for (int i = 0; i < count; i++) {
         w->list[i].page_fd = -1;
     }
@@ -261,6 +263,9 @@ void workers_close(struct workers *w)
 {
     if (w->list != NULL) {
         workers_end(w);
+        if (w->snapshot_fd >= 0) {
+            (void)close(w->snapshot_fd);
+        }
     }
     free(w->list);
     w->list = NULL;

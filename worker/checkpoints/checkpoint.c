@@ -69,6 +69,40 @@ static int write_slice(struct st_writer *writer, const struct checkpoint_slice *
     return 0;
 }
 
+/* Writes the slices as the file `path`, or into fd from where it stands (otherwise -1). */
+static int write_all(const char *path, int fd, const struct checkpoint_slice *slices, int slice_count, uint64_t **sums,
+                     struct dt_error *err)
+{
+    struct st_entry *entries = dt_alloc((size_t)(slice_count + 1) * sizeof *entries);
+    struct dt_arena arena;
+    dt_arena_init(&arena);
+    struct st_writer *writer = NULL;
+    int64_t blocks = 0, at = 0;
+    for (int i = 0; i < slice_count; i++) {
+        blocks += manifest_block_count(slices[i].count);
+    }
+    *sums = dt_alloc((size_t)(blocks + 1) * sizeof **sums);
+    for (int i = 0; i < slice_count; i++) {
+        char *name = dt_arena_alloc(&arena, strlen(slices[i].name) + 64);
+        manifest_slice_name(name, strlen(slices[i].name) + 64, slices[i].purpose, slices[i].name, slices[i].first);
+        entries[i] = (struct st_entry){.name = name, .type = DT_F32, .dims = 1, .shape = &slices[i].count};
+    }
+    int rc = st_writer_open_fd(&writer, fd, path, entries, slice_count, NULL, err);
+    bool open = rc == 0;
+    for (int i = 0; i < slice_count && rc == 0; i++) {
+        rc = write_slice(writer, &slices[i], *sums + at, err);
+        at += manifest_block_count(slices[i].count);
+    }
+    if (rc == 0) {
+        rc = st_writer_close(writer, err);
+    } else if (open) {
+        st_writer_abort(writer);
+    }
+    dt_arena_clear(&arena);
+    free(entries);
+    return rc;
+}
+
 int checkpoint_write_slices(const char *dir, const struct checkpoint_state *state, int rank, int ranks,
                             const struct checkpoint_slice *slices, int slice_count, struct dt_text *out_entry,
                             struct dt_error *err)
@@ -76,51 +110,37 @@ int checkpoint_write_slices(const char *dir, const struct checkpoint_state *stat
     char file_name[MANIFEST_FILE_NAME_BYTES];
     manifest_file_name(file_name, rank, ranks);
     char *folder = temporary_path(dir, state), *path = dt_format("%s/%s", folder, file_name);
-    struct st_entry *entries = dt_alloc((size_t)(slice_count + 1) * sizeof *entries);
-    struct dt_arena arena;
-    dt_arena_init(&arena);
-    struct st_writer *writer = NULL;
-    int result = -1;
-    int64_t blocks = 0, at = 0;
-    for (int i = 0; i < slice_count; i++) {
-        blocks += manifest_block_count(slices[i].count);
-    }
-    uint64_t *sums = dt_alloc((size_t)(blocks + 1) * sizeof *sums);
-    for (int i = 0; i < slice_count; i++) {
-        char *name = dt_arena_alloc(&arena, strlen(slices[i].name) + 64);
-        manifest_slice_name(name, strlen(slices[i].name) + 64, slices[i].purpose, slices[i].name, slices[i].first);
-        entries[i] = (struct st_entry){.name = name, .type = DT_F32, .dims = 1, .shape = &slices[i].count};
-    }
-    if (dt_file_mkdirs(folder, err) != 0 || st_writer_open(&writer, path, entries, slice_count, NULL, err) != 0) {
-        goto out;
-    }
-    for (int i = 0; i < slice_count; i++) {
-        if (write_slice(writer, &slices[i], sums + at, err) != 0) {
-            st_writer_abort(writer);
-            goto out;
-        }
-        at += manifest_block_count(slices[i].count);
-    }
-    if (st_writer_close(writer, err) != 0) {
-        goto out;
-    }
+    uint64_t *sums = NULL;
     struct stat st;
-    if (stat(path, &st) != 0) {
-        (void)dt_fail_errno(err, "%s", path);
-        goto out;
+    int rc = dt_file_mkdirs(folder, err) == 0 ? write_all(path, -1, slices, slice_count, &sums, err) : -1;
+    if (rc == 0 && stat(path, &st) != 0) {
+        rc = dt_fail_errno(err, "%s", path);
     }
-    manifest_entry(out_entry, file_name, st.st_size, slices, slice_count, sums);
-    result = 0;
-out:
-    if (result != 0) {
+    if (rc == 0) {
+        manifest_entry(out_entry, file_name, st.st_size, slices, slice_count, sums);
+    } else {
         (void)dt_wrap(err, "checkpoint of step %" PRId64, state->step);
     }
-    dt_arena_clear(&arena);
     free(sums);
-    free(entries);
     free(path);
     free(folder);
-    return result;
+    return rc;
+}
+
+int checkpoint_write_fd(int fd, int rank, int ranks, const struct checkpoint_slice *slices, int slice_count,
+                        struct dt_text *out_entry, int64_t *size_bytes, struct dt_error *err)
+{
+    char file_name[MANIFEST_FILE_NAME_BYTES];
+    manifest_file_name(file_name, rank, ranks);
+    uint64_t *sums = NULL;
+    off_t begin = lseek(fd, 0, SEEK_CUR);
+    int rc = write_all(file_name, fd, slices, slice_count, &sums, err);
+    if (rc == 0) {
+        *size_bytes = lseek(fd, 0, SEEK_CUR) - begin;
+        manifest_entry(out_entry, file_name, *size_bytes, slices, slice_count, sums);
+    }
+    free(sums);
+    return rc;
 }
 
 /* Takes the lock on DIR/owner.lock, which serialises claim and commit. DIR/owner.json holds run,
@@ -438,7 +458,8 @@ static void prune(const char *dir, const struct checkpoint_state *state, const s
             char *path = dt_format("%s/%s", dir, steps.items[i].name);
             bool whole = !leftovers && checkpoint_looks_whole(path);
             complete += whole && step <= state->step;
-            if (leftovers || (whole && keep->last_n > 0 && complete > keep->last_n && step != keep->named_step)) {
+            bool stays = step == keep->named_step || (keep->best != NULL && best_has(keep->best, step));
+            if (leftovers || (whole && keep->last_n > 0 && complete > keep->last_n && !stays)) {
                 remove_one(dir, steps.items[i].name, leftovers, state);
             }
             free(path);

@@ -15,6 +15,7 @@
 #include "worker/engine/horizon.h"
 #include "worker/engine/scaler.h"
 #include "worker/engine/schedules/plateau.h"
+#include "worker/engine/stopping.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -62,6 +63,9 @@ struct checkpoint_state {
     struct horizon horizon;
     struct scaler_state scaler; /* scale 0: there is none */
     struct plateau plateau;     /* checks 0: the schedule does not look at evaluations */
+    struct stopper stopper;     /* checks 0: early_stopping has seen none */
+    struct best_list best;      /* of checkpointing.save_top_k, with this one where it is one of them */
+    double trained_s;           /* seconds of training, over all starts */
     int64_t seed;
     uint64_t data_hash;
     const struct data_file *data; /* the files of data.train */
@@ -79,7 +83,8 @@ struct checkpoint_state {
 struct checkpoint_keep {
     /* number of complete checkpoints to keep, counted from the one just written; 0: all */
     int last_n;
-    int64_t named_step; /* a step that is never removed, because the job names it; -1: none */
+    int64_t named_step;           /* a step that is never removed, because the job names it; -1: none */
+    const struct best_list *best; /* steps that are not removed either; null: none */
 };
 
 /* Rank 0, first of all: locks DIR against other jobs until *lock is closed. The lock is a flock on
@@ -102,6 +107,9 @@ int checkpoint_claim(const char *dir, const char *run_id, const char *launch, in
 int checkpoint_write_slices(const char *dir, const struct checkpoint_state *state, int rank, int ranks,
                             const struct checkpoint_slice *slices, int slice_count, struct dt_text *out_entry,
                             struct dt_error *err);
+/* The same into an open file, from where it stands: nothing is synced. *size_bytes: what was written. */
+int checkpoint_write_fd(int fd, int rank, int ranks, const struct checkpoint_slice *slices, int slice_count,
+                        struct dt_text *out_entry, int64_t *size_bytes, struct dt_error *err);
 /* Rank 0, once it has the entries of all ranks: writes manifest.json (last), renames the folder to
  * step-N, updates `latest`, and removes leftovers and the checkpoints that `keep` does not keep.
  * Other files in DIR stay. A foreign folder with the name of this checkpoint is set aside
@@ -131,6 +139,14 @@ int checkpoint_find(const char *dir, char **path, struct dt_text *notes, struct 
 struct checkpoint; /* an open checkpoint: read-only and mapped */
 /* Opens a checkpoint. DT_INVALID also for a folder step-N that holds another step than N. */
 int checkpoint_open(struct checkpoint **out, const char *path, struct dt_error *err);
+struct checkpoint_bytes { /* a rank's file in memory, which must live until checkpoint_close */
+    const void *at;
+    size_t size;
+};
+/* The same from memory: the text of the manifest, and its files in the manifest's order. `name` is what the
+ * checkpoint is called in messages. */
+int checkpoint_open_memory(struct checkpoint **out, const char *name, const struct dt_text *manifest,
+                           const struct checkpoint_bytes *files, int file_count, struct dt_error *err);
 /* The folder, beside a checkpoint, for the files that the run began with (origin.h), whether it
  * exists or not. The caller frees it. */
 char *checkpoint_origin(const char *path);

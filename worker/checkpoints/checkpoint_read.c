@@ -60,24 +60,17 @@ static int check_name(const struct checkpoint *c, struct dt_error *err)
                    c->path, step, named, step);
 }
 
-int checkpoint_open(struct checkpoint **out, const char *path, struct dt_error *err)
+/* The files of the manifest: in the folder, or in memory (files not null). */
+static int open_files(struct checkpoint *c, const struct checkpoint_bytes *files, struct dt_error *err)
 {
-    struct checkpoint *c = dt_alloc(sizeof *c);
-    c->path = dt_strdup(path);
-    size_t length = strlen(c->path);
-    while (length > 1 && c->path[length - 1] == '/') {
-        c->path[--length] = 0;
-    }
-    if (manifest_read(&c->manifest, c->path, err) != 0 || check_name(c, err) != 0) {
-        goto fail;
-    }
     struct manifest *m = &c->manifest;
     c->files = dt_arena_alloc(&m->arena, (size_t)m->file_count * sizeof(void *));
     c->data = dt_arena_alloc(&m->arena, (size_t)m->slice_count * sizeof(void *));
     c->checked = dt_arena_alloc(&m->arena, (size_t)m->slice_count * sizeof(void *));
     for (int i = 0; i < m->file_count; i++) {
-        if (open_file(c, i, err) != 0) {
-            goto fail;
+        if (files == NULL ? open_file(c, i, err) != 0
+                          : st_open_memory(&c->files[i], files[i].at, files[i].size, m->files[i].name, err) != 0) {
+            return -1;
         }
     }
     for (int i = 0; i < m->slice_count; i++) {
@@ -86,17 +79,45 @@ int checkpoint_open(struct checkpoint **out, const char *path, struct dt_error *
         manifest_slice_name(name, sizeof name, s->purpose, m->tensors[s->tensor].name, s->first);
         c->data[i] = st_find(c->files[s->file], name);
         if (c->data[i] == NULL || c->data[i]->type != DT_F32 || c->data[i]->numel != s->count) {
-            (void)dt_fail(err, DT_INVALID, "%s/%s: %s: missing, or not what the manifest says", c->path,
-                          m->files[s->file].name, name);
-            goto fail;
+            return dt_fail(err, DT_INVALID, "%s/%s: %s: missing, or not what the manifest says", c->path,
+                           m->files[s->file].name, name);
         }
         c->checked[i] = dt_arena_alloc(&m->arena, (size_t)s->sum_count);
     }
+    return 0;
+}
+
+int checkpoint_open(struct checkpoint **out, const char *path, struct dt_error *err)
+{
+    struct checkpoint *c = dt_alloc(sizeof *c);
+    c->path = dt_strdup(path);
+    size_t length = strlen(c->path);
+    while (length > 1 && c->path[length - 1] == '/') {
+        c->path[--length] = 0;
+    }
+    if (manifest_read(&c->manifest, c->path, err) != 0 || check_name(c, err) != 0 || open_files(c, NULL, err) != 0) {
+        checkpoint_close(c);
+        return -1;
+    }
     *out = c;
     return 0;
-fail:
-    checkpoint_close(c);
-    return -1;
+}
+
+int checkpoint_open_memory(struct checkpoint **out, const char *name, const struct dt_text *manifest,
+                           const struct checkpoint_bytes *files, int file_count, struct dt_error *err)
+{
+    struct checkpoint *c = dt_alloc(sizeof *c);
+    c->path = dt_strdup(name);
+    int rc = manifest_parse(&c->manifest, manifest, err);
+    if (rc == 0 && c->manifest.file_count != file_count) {
+        rc = dt_fail(err, DT_INVALID, "%d files, expected %d", file_count, c->manifest.file_count);
+    }
+    if (rc != 0 || open_files(c, files, err) != 0) {
+        checkpoint_close(c);
+        return dt_wrap(err, "%s", name);
+    }
+    *out = c;
+    return 0;
 }
 
 void checkpoint_close(struct checkpoint *c)

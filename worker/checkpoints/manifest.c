@@ -97,6 +97,51 @@ static int read_plateau(struct plateau *p, const cJSON *root, struct dt_error *e
     return good ? 0 : dt_fail(err, DT_INVALID, "plateau: share or best: not a number");
 }
 
+static int read_whole(const cJSON *object, const char *key, double most, int64_t *out, struct dt_error *err);
+/* A number, or null for NaN. */
+static bool read_value(const cJSON *object, const char *key, double *out)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    *out = cJSON_IsNumber(item) ? item->valuedouble : NAN;
+    return cJSON_IsNumber(item) || cJSON_IsNull(item);
+}
+
+/* Reads what evaluations have decided, if there is some. */
+static int read_stopping(struct checkpoint_state *s, const cJSON *root, struct dt_error *err)
+{
+    const cJSON *stopper = cJSON_GetObjectItemCaseSensitive(root, "stopper"),
+                *best = cJSON_GetObjectItemCaseSensitive(root, "best"),
+                *trained = cJSON_GetObjectItemCaseSensitive(root, "trained_s"), *item;
+    struct stopper *x = &s->stopper;
+    int64_t reason = 0;
+    if (stopper != NULL &&
+        (read_count(stopper, "checks", &x->checks, err) != 0 || read_count(stopper, "step", &x->step, err) != 0 ||
+         read_count(stopper, "bad", &x->bad, err) != 0 || read_count(stopper, "reason", &reason, err) != 0)) {
+        return dt_wrap(err, "stopper");
+    }
+    if (reason >= STOP_REASONS || (stopper != NULL && !read_value(stopper, "best", &x->best))) {
+        return dt_fail(err, DT_INVALID, "stopper: reason or best: out of range");
+    }
+    x->reason = (enum stop_reason)reason;
+    if (best != NULL && read_count(best, "seen", &s->best.seen, err) != 0) {
+        return dt_wrap(err, "best");
+    }
+    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(best, "list"))
+    {
+        struct best_item *b = &s->best.item[s->best.count];
+        if (s->best.count > BEST_MAX || !read_value(item, "value", &b->value)) {
+            return dt_fail(err, DT_INVALID, "best: too many, or one without a value");
+        }
+        if (read_whole(item, "step", 9e15, &b->step, err) != 0) {
+            return dt_wrap(err, "best");
+        }
+        s->best.count++;
+    }
+    s->trained_s =
+        cJSON_IsNumber(trained) && trained->valuedouble > 0 && trained->valuedouble < 1e12 ? trained->valuedouble : 0;
+    return 0;
+}
+
 static const char *read_string(const cJSON *object, const char *key);
 
 int manifest_entry_check(const char *entry, int rank, int ranks, int64_t *size_bytes, struct dt_error *err)
@@ -128,8 +173,31 @@ static void put_data_name(struct dt_text *out, const char *name)
     dt_text_json(out, name, end);
 }
 
-void manifest_text(struct dt_text *out, const struct checkpoint_state *state, const char *const *entries,
-                   int entry_count)
+static void put_stopper(struct dt_text *out, const struct stopper *s)
+{
+    if (s->checks > 0) {
+        dt_text_printf(out,
+                       ",\n\"stopper\":{\"checks\":%" PRId64 ",\"step\":%" PRId64 ",\"bad\":%" PRId64
+                       ",\"reason\":%d,\"best\":",
+                       s->checks, s->step, s->bad, (int)s->reason);
+        dt_text_printf(out, isfinite(s->best) ? "%.17g}" : "null}", s->best);
+    }
+}
+
+static void put_best(struct dt_text *out, const struct best_list *l)
+{
+    if (l->seen == 0) {
+        return;
+    }
+    dt_text_printf(out, ",\n\"best\":{\"seen\":%" PRId64 ",\"list\":[", l->seen);
+    for (int i = 0; i < l->count; i++) {
+        dt_text_printf(out, "%s{\"step\":%" PRId64 ",\"value\":", i > 0 ? "," : "", l->item[i].step);
+        dt_text_printf(out, isfinite(l->item[i].value) ? "%.17g}" : "null}", l->item[i].value);
+    }
+    dt_text_puts(out, "]}");
+}
+
+void manifest_head(struct dt_text *out, const struct checkpoint_state *state)
 {
     dt_text_printf(out,
                    "{\"format\":\"dtrun-checkpoint\",\"version\":1,\n\"step\":%" PRId64 ",\"epoch\":%" PRId64
@@ -162,6 +230,11 @@ void manifest_text(struct dt_text *out, const struct checkpoint_state *state, co
                        p->checks, p->step, p->bad, p->cooldown, p->share);
         dt_text_printf(out, isfinite(p->best) ? "%.17g}" : "null}", p->best);
     }
+    put_stopper(out, &state->stopper);
+    put_best(out, &state->best);
+    if (state->trained_s > 0) {
+        dt_text_printf(out, ",\n\"trained_s\":%.6f", state->trained_s);
+    }
     if (state->tokenizer != NULL && *state->tokenizer != 0) {
         dt_text_puts(out, ",\n\"tokenizer\":");
         dt_text_json(out, state->tokenizer, strlen(state->tokenizer));
@@ -175,12 +248,23 @@ void manifest_text(struct dt_text *out, const struct checkpoint_state *state, co
     }
     dt_text_printf(out, ",\n\"job\":%s,\n\"model_config\":%s,\n\"files\":[", state->job != NULL ? state->job : "null",
                    state->model_config != NULL ? state->model_config : "null");
+}
+
+void manifest_end(struct dt_text *out, const char *const *entries, int entry_count)
+{
     for (int i = 0; i < entry_count; i++) {
         dt_text_printf(out, "%s%s", i > 0 ? ",\n" : "", entries[i]);
     }
     dt_text_puts(out, "]");
     uint64_t hash = XXH3_64bits(out->data, out->size);
     dt_text_printf(out, "%s%016" PRIx64 "\"}\n", hash_mark, hash);
+}
+
+void manifest_text(struct dt_text *out, const struct checkpoint_state *state, const char *const *entries,
+                   int entry_count)
+{
+    manifest_head(out, state);
+    manifest_end(out, entries, entry_count);
 }
 
 /* Finds the hash at the end, and compares it with that of the text before it. */
@@ -360,7 +444,7 @@ static int read_state(struct manifest *m, const cJSON *root, struct dt_error *er
         read_count(root, "optimizer_steps", &s->optimizer_steps, err) != 0 ||
         read_count(root, "ranks", &ranks, err) != 0 || read_count(root, "round", &round, err) != 0 ||
         read_horizon(&s->horizon, root, err) != 0 || read_scaler(&s->scaler, root, err) != 0 ||
-        read_plateau(&s->plateau, root, err) != 0) {
+        read_plateau(&s->plateau, root, err) != 0 || read_stopping(s, root, err) != 0) {
         return -1;
     }
     const cJSON *seed = cJSON_GetObjectItemCaseSensitive(root, "seed");

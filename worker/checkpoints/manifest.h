@@ -68,6 +68,9 @@ void manifest_file_name(char out[MANIFEST_FILE_NAME_BYTES], int rank, int ranks)
 /* Checks an entry, which comes from another rank. DT_INTERNAL unless it is one JSON object, of that
  * rank's file. *size_bytes: the size of the file by the entry. */
 int manifest_entry_check(const char *entry, int rank, int ranks, int64_t *size_bytes, struct dt_error *err);
+/* The text of a state up to its files, and what follows behind it: head and end are the whole text. */
+void manifest_head(struct dt_text *out, const struct checkpoint_state *state);
+void manifest_end(struct dt_text *out, const char *const *entries, int entry_count);
 /* Writes the whole text. The entries of all ranks must be checked. */
 void manifest_text(struct dt_text *out, const struct checkpoint_state *state, const char *const *entries,
                    int entry_count);

@@ -66,6 +66,10 @@ struct st_writer;
  * `metadata`: key, value, key, value, ..., null; null means {"format": "pt"} alone. */
 int st_writer_open(struct st_writer **out, const char *path, const struct st_entry *entries, int count,
                    const char *const *metadata, struct dt_error *err);
+/* The same into an open file, from where it stands: nothing is synced, renamed or removed. The descriptor
+ * stays the caller's. `name` is for messages. */
+int st_writer_open_fd(struct st_writer **out, int fd, const char *name, const struct st_entry *entries, int count,
+                      const char *const *metadata, struct dt_error *err);
 /* Writes the next bytes of the data, in pieces of any size, all tensors one after the other. */
 int st_writer_data(struct st_writer *w, const void *bytes, size_t size, struct dt_error *err);
 /* Ends the file: checks that all data was written, syncs, renames to PATH, and syncs the folder.

@@ -13,6 +13,7 @@
 struct st_writer {
     char *path, *temporary;
     int fd;
+    bool given;             /* the file is the caller's; both names are its own */
     int64_t written, total; /* bytes of data, without the header */
 };
 
@@ -62,17 +63,18 @@ static int put_header(struct dt_text *out, const char *path, const struct st_ent
                : dt_fail(err, DT_INVALID, "%s: header of %zu bytes is above the format's limit", path, out->size);
 }
 
-int st_writer_open(struct st_writer **out, const char *path, const struct st_entry *entries, int count,
-                   const char *const *metadata, struct dt_error *err)
+int st_writer_open_fd(struct st_writer **out, int fd, const char *path, const struct st_entry *entries, int count,
+                      const char *const *metadata, struct dt_error *err)
 {
     struct st_writer *w = dt_alloc(sizeof *w);
+    w->given = fd >= 0;
     w->path = dt_strdup(path);
-    w->temporary = dt_format("%s.tmp-%ld", path, (long)getpid());
-    w->fd = -1;
+    w->temporary = w->given ? dt_strdup(path) : dt_format("%s.tmp-%ld", path, (long)getpid());
+    w->fd = fd;
     struct dt_text text;
     dt_text_init(&text);
     int rc = put_header(&text, path, entries, count, metadata, &w->total, err);
-    if (rc == 0) {
+    if (rc == 0 && !w->given) {
         w->fd = dt_file_create(w->temporary, err);
         rc = w->fd < 0 ? -1 : 0;
     }
@@ -93,6 +95,12 @@ int st_writer_open(struct st_writer **out, const char *path, const struct st_ent
     }
     *out = w;
     return 0;
+}
+
+int st_writer_open(struct st_writer **out, const char *path, const struct st_entry *entries, int count,
+                   const char *const *metadata, struct dt_error *err)
+{
+    return st_writer_open_fd(out, -1, path, entries, count, metadata, err);
 }
 
 int st_writer_data(struct st_writer *w, const void *bytes, size_t size, struct dt_error *err)
@@ -116,15 +124,10 @@ static char *folder_of(const char *path)
                            : dt_format("%.*s", (int)(slash - path), path);
 }
 
-int st_writer_close(struct st_writer *w, struct dt_error *err)
+/* Makes the file complete under its name, and both durable. */
+static int put_in_place(struct st_writer *w, struct dt_error *err)
 {
-    int rc = 0;
-    if (w->written != w->total) {
-        rc = dt_fail(err, DT_INTERNAL, "%s: %lld of %lld bytes of data written", w->path, (long long)w->written,
-                     (long long)w->total);
-    } else if (fsync(w->fd) != 0) {
-        rc = dt_fail_errno(err, "%s: fsync", w->temporary);
-    }
+    int rc = fsync(w->fd) == 0 ? 0 : dt_fail_errno(err, "%s: fsync", w->temporary);
     if (rc == 0) {
         int fd = w->fd;
         w->fd = -1;
@@ -138,6 +141,18 @@ int st_writer_close(struct st_writer *w, struct dt_error *err)
         rc = dt_file_sync_dir(folder, err);
         free(folder);
     }
+    return rc;
+}
+
+int st_writer_close(struct st_writer *w, struct dt_error *err)
+{
+    int rc = 0;
+    if (w->written != w->total) {
+        rc = dt_fail(err, DT_INTERNAL, "%s: %lld of %lld bytes of data written", w->path, (long long)w->written,
+                     (long long)w->total);
+    } else if (!w->given) {
+        rc = put_in_place(w, err);
+    }
     st_writer_abort(w); /* after the rename there is nothing to remove */
     return rc;
 }
@@ -147,10 +162,12 @@ void st_writer_abort(struct st_writer *w)
     if (w == NULL) {
         return;
     }
-    if (w->fd >= 0) {
+    if (w->fd >= 0 && !w->given) {
         (void)close(w->fd);
     }
-    (void)unlink(w->temporary);
+    if (!w->given) {
+        (void)unlink(w->temporary);
+    }
     free(w->temporary);
     free(w->path);
     free(w);

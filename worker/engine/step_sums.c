@@ -12,7 +12,7 @@ enum { AT_NORM = 0, AT_LOSS = DT_EXACT_LIMBS, AT_VALID = 2 * DT_EXACT_LIMBS, AT_
 
 /* Each vote has its own bits of the word, in which ranks are counted: their sum over ranks never
  * reaches the next one's. */
-enum { VOTES = 3, VOTE_BITS = 21 };
+enum { VOTES = 4, VOTE_BITS = 15 };
 
 static int64_t count_votes(unsigned votes)
 {

@@ -15,7 +15,8 @@
 enum { STEP_SUMS_RIDERS = PACE_PHASES };
 
 /* What a rank may wish for. All ranks hear which of these any of them voted for. */
-enum vote { VOTE_STOP = 1, VOTE_SAVE = 2, VOTE_EVALUATE = 4 };
+/* FINISH: the run has trained long enough, and ends as if this were its last step. */
+enum vote { VOTE_STOP = 1, VOTE_SAVE = 2, VOTE_EVALUATE = 4, VOTE_FINISH = 8 };
 
 /* read by the start */
 struct step_sums_input {

@@ -19,6 +19,7 @@
 #include "worker/engine/scaler.h"
 #include "worker/engine/outliers.h"
 #include "worker/engine/step_sums.h"
+#include "worker/engine/stopping.h"
 #include "worker/engine/strategy.h"
 #include "worker/engine/world.h"
 #include "worker/job/job.h"
@@ -39,7 +40,13 @@ struct trainer_run {
     struct schedule schedule;
     struct scaler_state scaler; /* counts if the strategy's precision has a scaler */
     struct plateau plateau;     /* of reduce_lr_on_plateau */
-    /* enum vote: of any rank, known to all, not acted upon yet. VOTE_STOP stays. */
+    struct stopper stopper;     /* of early_stopping */
+    struct best_list best;      /* of checkpointing.save_top_k */
+    bool best_due;              /* the checkpoint of this step is one of them, and was not saved yet */
+    double trained_s, begin_s;  /* seconds of training before this start; when it began, 0: not yet */
+    int64_t first_step;         /* where this start began */
+    int64_t eval_limit;         /* batches of an evaluation; 0: as the job says */
+    /* enum vote: of any rank, known to all, not acted upon yet. VOTE_STOP and VOTE_FINISH stay. */
     unsigned votes;
     bool eval_due;        /* the evaluation of this step was not made yet */
     bool finished_before; /* a finished run was found: nothing was done */
@@ -107,6 +114,7 @@ struct trainer_memory {
     int numbers;     /* -1: the model drops nothing */
     /* bytes of PLAN_STAGING that rank 0 alone has, for samples */
     size_t samples_bytes;
+    double snapshot_bytes; /* of host memory beside the plan: this rank's snapshots */
     /* This rank's share of a device with memory of its own; 0: the device computes in the host's;
      * infinite: not known. */
     double device_bytes;
@@ -136,9 +144,10 @@ struct trainer_pending { /* a step that was enqueued */
     double begin_s, data_s, rate, computed;
     int64_t number;                 /* of the step, from 1 on */
     int64_t count, epoch, position; /* micro-steps; where the run stands behind it */
-    int64_t samples;                /* horizon.samples behind it */
-    double loss_scale;              /* of run.scaler; 1: none */
-    int turn;                       /* of its sums */
+    int64_t from_epoch, from_position;
+    int64_t samples;   /* horizon.samples behind it */
+    double loss_scale; /* of run.scaler; 1: none */
+    int turn;          /* of its sums */
     int blank_rank;
     bool blank, riders;
     bool skipped; /* an outlier: it is not applied */
@@ -185,8 +194,9 @@ struct trainer_saver {
     char *model_config;
     /* Rank 0: the step of this run's checkpoint that checkpointing.resume names; -1: none. */
     int64_t named_step;
-    struct save_beside *beside; /* the save that goes on beside training; null: none does */
-    int hold;                   /* rank 0: the lock on the folder of checkpoints; -1: none */
+    struct save_beside *beside;  /* the save that goes on beside training; null: none does */
+    struct snapshots *snapshots; /* null: the job wants none, or nothing here would keep them */
+    int hold;                    /* rank 0: the lock on the folder of checkpoints; -1: none */
 };
 
 struct trainer_samples; /* worker/run/trainer_samples.c */
@@ -319,6 +329,9 @@ int trainer_scale_judge(struct trainer *t, const struct trainer_pending *p, bool
 /* With no step in: of strategies whose ranks go apart (hooks/local_sgd.c), weights and the optimizer's state
  * become the mean of all ranks' ones, as whoever looks at the model needs it. */
 void trainer_meet(struct trainer *t);
+/* trainer_finite.c: fails with DT_INVALID on all ranks, for a step that gave a gradient that is not finite; names
+ * the tensors, and blames the first rank that holds one. what: more of the cause. */
+int trainer_gradient_broken(struct trainer *t, const char *what, const char *advice, struct dt_error *err);
 /* The host waits for an event; meanwhile it looks at peers, orders and the clock. */
 int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, struct dt_error *err);
 /* For a host that waits since begin_s: looks at peers, orders and the clock. */

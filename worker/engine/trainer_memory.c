@@ -28,7 +28,7 @@ enum { SEEN_AT_FIRST = 4, SEEN_STEPS = 10 };
 double trainer_host_bytes(const struct trainer *t, int ranks)
 {
     double once = (double)t->memory.samples_bytes; /* rank 0 alone has them */
-    return ((double)plan_total(&t->memory.plan) - once) * ranks + once;
+    return ((double)plan_total(&t->memory.plan) - once + t->memory.snapshot_bytes) * ranks + once;
 }
 
 /* Bytes that the plans of these ranks allocate on the device, or in the host's memory. */

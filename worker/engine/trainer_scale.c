@@ -1,14 +1,10 @@
-/* The loss scale of F16 in the step: what the loss is multiplied by, what becomes of it after a step, and
- * which gradients are not finite when it cannot fall any further. The rules are in scaler.c. The host does
+/* The loss scale of F16 in the step: what the loss is multiplied by, what becomes of it after a step. The rules are in scaler.c. The host does
  * not run ahead of the device here (trainer_batch_open), so a step is computed with the scale that all steps
  * before it lead to. Whether weights move, the device decides by itself (step_sums.overflow). */
 #include "worker/engine/trainer.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-enum { NAMES_SHOWN = 5, SCANNED = 65536 /* elements that are looked at together */ };
+#include <stdio.h>
 
 double trainer_scale(const struct trainer *t)
 {
@@ -69,100 +65,13 @@ void trainer_scale_resume(struct trainer *t, const struct scaler_state *saved)
     }
 }
 
-/* ---- which gradients are not finite ---- */
-
-struct names {
-    struct dt_text *out;
-    int count;
-    const char *last;
-};
-
-static void add_name(struct names *n, const char *name)
-{
-    if (n->last == name) {
-        return;
-    }
-    n->last = name;
-    if (n->count++ < NAMES_SHOWN) {
-        dt_text_printf(n->out, "%s%s", n->count > 1 ? ", " : "", name);
-    }
-}
-
-static bool is_finite(const void *x, enum dt_dtype type, int64_t i)
-{
-    if (type == DT_F32) {
-        return isfinite(((const float *)x)[i]);
-    }
-    if (type == DT_F64) {
-        return isfinite(((const double *)x)[i]);
-    }
-    uint16_t ones = type == DT_F16 ? 0x7c00 : 0x7f80;
-    return (((const uint16_t *)x)[i] & ones) != ones;
-}
-
-/* Elements [first, first + count) of the unit, which lie in host memory. */
-static void look_at(struct trainer *t, int unit, const void *x, int64_t first, int64_t count, struct names *n)
-{
-    const struct chain *c = &t->chain;
-    for (int k = 0; k < c->tensor_count; k++) {
-        const struct tensor *tensor = &c->tensors[k];
-        int64_t begin = tensor->offset > first ? tensor->offset : first;
-        int64_t end = tensor->offset + tensor->numel < first + count ? tensor->offset + tensor->numel : first + count;
-        for (int64_t i = begin; tensor->unit == unit && i < end; i++) {
-            if (!is_finite(x, t->strategy.precision.sums, i - first)) {
-                add_name(n, tensor->name);
-                break;
-            }
-        }
-    }
-}
-
-/* Names of this rank's gradients, "a, b and 3 more", as the last step has left them. */
-static int name_gradients(struct trainer *t, struct dt_text *out, struct dt_error *err)
-{
-    struct strategy *s = &t->strategy;
-    size_t size = dt_dtype_size(s->precision.sums);
-    int64_t most = s->portion < SCANNED ? s->portion : SCANNED;
-    struct names names = {.out = out};
-    void *room = dt_alloc((size_t)most * size);
-    int rc = 0;
-    for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
-        int64_t first, owned;
-        strategy_owned(s, u, &first, &owned);
-        for (int64_t at = 0, n; strategy_trains(s, u) && at < owned && rc == 0; at += n) {
-            n = owned - at < most ? owned - at : most;
-            struct home_part part = s->grads->slice(s, u);
-            part.at += (size_t)at * size;
-            dt_stream_copy(t->world->compute, room, home_bring(part, (size_t)n * size, HOME_READ, t->world->compute),
-                           (size_t)n * size);
-            home_back(part, (size_t)n * size, t->world->compute);
-            rc = trainer_settle(t, "gradients", err);
-            look_at(t, u, room, first + at, rc == 0 ? n : 0, &names);
-        }
-    }
-    if (names.count > NAMES_SHOWN) {
-        dt_text_printf(out, " and %d more", names.count - NAMES_SHOWN);
-    }
-    free(room);
-    return rc;
-}
-
+/* The scale cannot fall any further. */
 static int at_least(struct trainer *t, double scale, struct dt_error *err)
 {
-    struct dt_text names;
-    dt_text_init(&names);
-    int rc = name_gradients(t, &names, err);
-    if (rc == 0) {
-        (void)dt_fail(
-            err, DT_INVALID,
-            "step %lld: a gradient is not finite, and the loss scale is at its least, %g; lower "
-            "training.learning_rate, write training.precision \"bf16-mixed\", or look at the data; not finite: "
-            "%s",
-            (long long)t->run.step + 1, scale, names.size > 0 ? dt_text_str(&names) : "other ranks' gradients");
-        (void)dt_blame(err, DT_FAULT_FAILED, t->rank);
-    }
-    dt_text_clear(&names);
-    return -1;
+    char what[128];
+    (void)snprintf(what, sizeof what, ", and the loss scale is at its least, %g", scale);
+    return trainer_gradient_broken(
+        t, what, "lower training.learning_rate, write training.precision \"bf16-mixed\", or look at the data", err);
 }
 
 int trainer_scale_judge(struct trainer *t, const struct trainer_pending *p, bool overflow, struct dt_error *err)

@@ -455,6 +455,10 @@ int trainer_begin(struct trainer *t, struct dt_error *err)
                                            t->stepper.begun_samples - t->run.scaler.skipped_samples, &beta2);
         optimizer_set_momentum(&t->optimizer, momentum, beta2);
     }
+    const struct trainer_pending *before = &t->stepper.pending[(t->stepper.begun + 1) % 2];
+    bool first = t->stepper.begun == t->run.step; /* none is in */
+    p->from_epoch = first ? t->run.epoch : before->epoch;
+    p->from_position = first ? t->run.position : before->position;
     p->count = f->count;
     p->computed = computed(t, f);
     p->epoch = f->epoch;
@@ -531,10 +535,7 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
         return dt_blame(err, DT_FAULT_FAILED, r->bad_rank);
     }
     if (!r->norm_finite && !scaled) {
-        (void)dt_fail(err, DT_INVALID,
-                      "step %lld: the gradient is not finite; lower training.learning_rate or look at the data",
-                      (long long)t->run.step + 1);
-        return dt_blame(err, DT_FAULT_FAILED, t->rank);
+        return trainer_gradient_broken(t, "", "lower training.learning_rate or look at the data", err);
     }
     if (p->blank && r->valid_count > 0) {
         (void)dt_fail(err, DT_INVALID,
@@ -660,7 +661,8 @@ int trainer_evaluate(struct trainer *t, struct trainer_val *v, struct trainer_ev
     int64_t tally_size, *tally = tally_of(t, v, &tally_size);
     struct world *w = t->world;
     int64_t batch_size = t->job->training.batch_size_per_gpu, samples = batch_size * t->size;
-    int64_t count = (v->data.sample_count + samples - 1) / samples, limit = t->job->training.eval_batches;
+    int64_t count = (v->data.sample_count + samples - 1) / samples,
+            limit = t->run.eval_limit > 0 ? t->run.eval_limit : t->job->training.eval_batches;
     count = limit > 0 && limit < count ? limit : count;
     int64_t valid = 0;
     int turn = 0;

@@ -463,6 +463,7 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
         job_check_transforms(&job->transforms, c);
     }
     if (good[JOB_TRAINING] && good[JOB_DATA]) {
+        job_make_trial(job);
         check_length(job, c);
     }
     if (good[JOB_TRAINING] && good[JOB_DATA] && good[JOB_MODEL]) {
@@ -474,6 +475,7 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     }
     if (good[JOB_TRAINING] && good[JOB_SCHEDULER] && good[JOB_OPTIMIZER]) {
         job_check_schedule(job, c);
+        job_check_stopping(job, c);
     }
     if (good[JOB_OPTIMIZER]) {
         check_optimizer(job, c);

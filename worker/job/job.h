@@ -52,6 +52,9 @@ struct scaler_settings {
 enum { JOB_GROUPS_MAX = 32 };
 enum clip_algorithm { CLIP_NORM, CLIP_VALUE };
 enum guard_action { GUARD_SKIP, GUARD_STOP, GUARD_ROLLBACK };
+/* of a monitored value: which is better. auto: less of a loss, more of everything else */
+enum monitor_mode { MODE_AUTO, MODE_MIN, MODE_MAX };
+#define JOB_NO_THRESHOLD (-2147483648.0)
 
 struct job {
     const char *path;       /* the job file, as given */
@@ -116,7 +119,13 @@ struct job {
         int64_t guard_rollbacks;                       /* most of them in a round */
         int64_t seed;
         int64_t eval_every_n_steps, eval_batches; /* 0: never; 0: all */
-        int64_t check_replicas_every_n_steps;     /* 0: never */
+        double eval_every_n_epochs;               /* 0: never */
+        int64_t num_sanity_val_steps, fast_dev_run;
+        int64_t min_steps;
+        double min_epochs;
+        const char *max_time;                 /* "DD:HH:MM:SS"; null: any */
+        double max_time_s;                    /* the same in seconds; 0: any */
+        int64_t check_replicas_every_n_steps; /* 0: never */
         enum loss_normalization loss_normalization;
         bool deterministic;
         const char *attention;   /* "auto", "fast", "ordered", "own": on a GPU */
@@ -203,9 +212,22 @@ struct job {
         const char *override;       /* joins accept when the job is read */
         const char *checkpoint_dir; /* output_dir/checkpoints by default */
         double save_timeout_s;
-        bool beside; /* training goes on while a checkpoint is written */
-        bool skips;  /* a save that falls due meanwhile is left out; or waits */
+        bool beside;                    /* training goes on while a checkpoint is written */
+        bool skips;                     /* a save that falls due meanwhile is left out; or waits */
+        int64_t snapshot_every_n_steps; /* 0: never */
+        int64_t save_top_k;             /* best checkpoints that are kept beside the newest; 0: none */
+        const char *monitor;            /* by which value; null: val_loss */
+        int mode;                       /* enum monitor_mode, resolved */
+        bool load_best;                 /* model/ is the best checkpoint's */
     } checkpointing;
+    struct job_stopping {    /* early_stopping */
+        const char *monitor; /* null: nothing ends the run early */
+        int mode;            /* enum monitor_mode, resolved */
+        int64_t patience;
+        double min_delta;
+        double stopping_threshold, divergence_threshold; /* JOB_NO_THRESHOLD: none */
+        bool check_finite;
+    } stopping;
     struct job_logging {
         int64_t log_every_n_steps;
         int64_t timeline_steps[2];    /* the first, how many; 0 0: none */
@@ -286,6 +308,17 @@ void job_schema(struct dt_text *out);
 void job_check_offload(struct job *job, struct dt_config *c);
 /* job_hooks.c: what spans the sections ddp, power_sgd and local_sgd and the strategy. */
 void job_check_hooks(struct job *job, struct dt_config *c);
+/* job_stopping.c: when a run is evaluated, and ends. */
+extern const struct dt_field job_stopping_fields[];
+/* training.fast_dev_run: what it means for other keys. Before they are checked. */
+void job_make_trial(struct job *job);
+void job_check_stopping(struct job *job, struct dt_config *c);
+/* Splits a monitor: "val_loss" is `loss` of the first set of data.val, "val_code_loss" of the set `code`. The set's
+ * index, -1: there is no such value. *value: one of JOB_MONITORS. */
+int job_monitor(const struct job *job, const char *monitor, const char **value);
+/* Do values that a saved job (JSON text) monitored mean the same to this one? */
+void job_same_monitors(const struct job *job, const char *saved, bool *stopping, bool *best);
+#define JOB_MONITORS "loss|accuracy|f1_macro|pearson"
 /* job_compare.c */
 /* What a key of the job is to a run that goes on from a checkpoint. */
 enum job_key_kind {

@@ -145,6 +145,8 @@ static const struct dt_rule state_element = {
 static const struct dt_rule clip_algorithm = {.type = DT_RULE_ENUM, .choices = "norm|value"};
 static const struct dt_rule guard_action = {.type = DT_RULE_ENUM, .choices = "skip|stop|rollback"};
 static const struct dt_rule guard_rollbacks = {.type = DT_RULE_INTEGER, .min = 1, .max = 1000000};
+static const struct dt_rule top_checkpoints = {.type = DT_RULE_INTEGER, .min = 0, .max = 64};
+static const struct dt_rule mode = {.type = DT_RULE_ENUM, .choices = "auto|min|max"};
 static const struct dt_rule guard_window = {.type = DT_RULE_INTEGER, .min = 2, .max = 65536};
 static const struct dt_rule groups = {.type = DT_RULE_OBJECTS, .null = true};
 static const struct dt_rule normalization = {.type = DT_RULE_ENUM, .choices = "local_mean|global_tokens"};
@@ -306,6 +308,17 @@ static const struct dt_field training_fields[] = {
      "steps between comparisons of what several ranks hold alike, weights and optimizer state, bit by bit; 0: never",
      AT(check_replicas_every_n_steps), &steps},
     {"eval_batches", "0", "batches per evaluation; 0: all", AT(eval_batches), &steps},
+    {"eval_every_n_epochs", "0", "epochs between evaluations, also parts of one (0.25); 0: by eval_every_n_steps",
+     AT(eval_every_n_epochs), &epochs},
+    {"num_sanity_val_steps", "0", "batches of each set that a new run evaluates before its first step",
+     AT(num_sanity_val_steps), &steps},
+    {"min_steps", "0", "steps before which early_stopping and max_time end nothing", AT(min_steps), &steps},
+    {"min_epochs", "0", "epochs before which they end nothing", AT(min_epochs), &epochs},
+    {"max_time", "null", "a run that has trained for so long ends: \"DD:HH:MM:SS\", over all its starts", AT(max_time),
+     &string_or_null},
+    {"fast_dev_run", "0",
+     "a trial of so many steps and as many batches of evaluation, which reads and writes no checkpoint; 0: no trial",
+     AT(fast_dev_run), &steps},
     {"loss_normalization", "\"local_mean\"", "mean of the ranks' means, or mean over all tokens",
      AT(loss_normalization), &normalization},
     {"deterministic", "false",
@@ -471,6 +484,17 @@ static const struct dt_field checkpointing_fields[] = {
      "asynchronous: a save that falls due while one is being written is left out; false: it waits", AT(skips),
      &boolean},
     {"save_timeout", "600", "seconds a save may take; 0: any", AT(save_timeout_s), &seconds},
+    {"snapshot_every_n_steps", "0",
+     "steps between copies of the state in host memory, from which a job on one host goes on when a worker dies; "
+     "0: none",
+     AT(snapshot_every_n_steps), &steps},
+    {"save_top_k", "0", "the best checkpoints to keep beside the newest; an evaluation that is one of them saves",
+     AT(save_top_k), &top_checkpoints},
+    {"monitor", "null", "save_top_k: by which value of an evaluation; val_loss when null", AT(monitor),
+     &string_or_null},
+    {"mode", "\"auto\"", "save_top_k: which value is better; auto: min of a loss, otherwise max", AT(mode), &mode},
+    {"load_best_model_at_end", "false", "save_top_k: the folder model/ is the best checkpoint, not the last",
+     AT(load_best), &boolean},
     {0},
 };
 #undef AT
@@ -543,6 +567,8 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
                      offsetof(struct job, offload)},
     [JOB_CHECKPOINTING] = {"checkpointing", "what is saved, and when", checkpointing_fields,
                            offsetof(struct job, checkpointing)},
+    [JOB_STOPPING] = {"early_stopping", "when a run ends before its last step", job_stopping_fields,
+                      offsetof(struct job, stopping)},
     [JOB_LOGGING] = {"logging", "what is said", logging_fields, offsetof(struct job, logging)},
     [JOB_EXPORT] = {"export", "the Hugging Face folder that a run leaves", export_fields, offsetof(struct job, export)},
     [JOB_GENERATION] = {"generation", "what is generated, and how ids are chosen", generation_fields,
@@ -594,8 +620,10 @@ const struct dt_config_hint job_hints[] = {
     {"training.gradient_clip_val", "Lightning's name; here it is training.max_grad_norm, or gradient_clip_value"},
     {"training.save_steps", "here it is checkpointing.save_every_n_steps"},
     {"training.save_total_limit", "here it is checkpointing.keep_last_n"},
-    {"training.load_best_model_at_end", LATER},
-    {"training.early_stopping", LATER},
+    {"training.load_best_model_at_end", "here it is checkpointing.load_best_model_at_end"},
+    {"training.early_stopping", "here it is a section of its own: early_stopping"},
+    {"training.early_stopping_patience", "here it is early_stopping.patience"},
+    {"checkpointing.save_last", "the newest checkpoint is always kept; remove it"},
     {"model.hidden_size", "a key of Llama and BERT, which are not there yet; gpt2 has n_embd"},
     {"model.num_hidden_layers", "a key of Llama and BERT, which are not there yet; gpt2 has n_layer"},
     {"model.num_attention_heads", "a key of Llama and BERT, which are not there yet; gpt2 has n_head"},

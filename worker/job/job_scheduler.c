@@ -141,7 +141,7 @@ static void check_needs(struct job *job, struct dt_config *c)
          job->data.val.count == 0},
         {"reduce_lr_on_plateau", TYPE_KEY,
          "reduce_lr_on_plateau looks at evaluations; give training.eval_every_n_steps",
-         job->data.val.count > 0 && t->eval_every_n_steps == 0},
+         job->data.val.count > 0 && t->eval_every_n_steps == 0 && t->eval_every_n_epochs == 0},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (all[i].missing && strcmp(all[i].type, type) == 0) {

@@ -118,13 +118,14 @@ void trainer_say_cause(struct trainer *t, const struct dt_error *why)
     t->world->told = true;
 }
 
-/* A save has ended, with rc. What the disk refuses costs a warning, and training goes on to the next
+/* The save of a step has ended, with rc. What the disk refuses costs a warning, and training goes on to the next
  * interval; after the last save there is none, so the run ends as one that fails the same way again: the
  * checkpoint before, of step `before`, is where it continues. */
-static int save_ended(struct trainer *t, int rc, bool last, int64_t before, struct dt_error *err)
+static int save_ended(struct trainer *t, int rc, int64_t step, bool last, int64_t before, struct dt_error *err)
 {
     char cause[DT_WORDS_BYTES];
     trainer_report(t, MOMENT_SAVE_OVER);
+    trainer_best_saved(t, step, rc == 0);
     if (rc == 0 || t->lost || !trainer_disk_refused(err)) {
         return rc;
     }
@@ -162,7 +163,8 @@ static int end_save_beside(struct trainer *t, bool wait, struct dt_error *err)
     if (t->saver.beside == NULL || (!wait && trainer_save_runs(t))) {
         return 0;
     }
-    return save_ended(t, trainer_save_end(t, err), false, t->saver.saved_step, err);
+    int64_t step = trainer_save_step(t);
+    return save_ended(t, trainer_save_end(t, err), step, false, t->saver.saved_step, err);
 }
 
 /* Begins a save beside training. One that is still being written is waited for, or keeps this one from
@@ -178,9 +180,11 @@ static int save_beside(struct trainer *t, struct dt_error *err)
     if (t->job->checkpointing.skips && busy) {
         observers_say(&t->observers, "train: step %lld is not saved: the save before it is still being written",
                       (long long)t->run.step);
+        trainer_best_saved(t, t->run.step, false);
         return 0;
     }
     trainer_report(t, MOMENT_SAVING);
+    t->run.best_due = false;
     int rc = end_save_beside(t, true, err) != 0 ? -1 : trainer_save_begin(t, err);
     trainer_report(t, MOMENT_SAVE_OVER);
     return rc;
@@ -201,41 +205,7 @@ static int save(struct trainer *t, bool last, struct dt_error *err)
         dt_sleep_s(SECOND_TRY_S);
         rc = trainer_save(t, err);
     }
-    return save_ended(t, rc, last, before, err);
-}
-
-static bool looks_at_evaluations(const struct trainer *t)
-{
-    return strcmp(t->job->training.lr_scheduler_type, "reduce_lr_on_plateau") == 0;
-}
-
-/* What scheduler.monitor names of an evaluation; NaN: this one has no such value. */
-static double monitored(const char *monitor, const struct trainer_evaluation *e)
-{
-    return strcmp(monitor, "val_loss") == 0       ? e->loss
-           : strcmp(monitor, "val_pearson") == 0  ? e->pearson
-           : strcmp(monitor, "val_f1_macro") == 0 ? (e->classes.classes > 0 ? e->classes.f1_macro : NAN)
-           : e->classes.classes > 0               ? e->classes.accuracy
-           : e->choices.items > 0                 ? e->choices.accuracy
-                                                  : NAN;
-}
-
-/* reduce_lr_on_plateau sees an evaluation, the same on all ranks. */
-static void judge(struct trainer *t, const struct trainer_evaluation *e)
-{
-    const struct schedule_numbers *n = &t->job->training.scheduler;
-    double before = t->run.schedule.plateau;
-    if (!looks_at_evaluations(t) || e->targets == 0) {
-        return;
-    }
-    plateau_check(&t->run.plateau, &t->run.schedule, t->run.step, monitored(n->monitor, e));
-    t->run.schedule.plateau = plateau_share(&t->run.plateau);
-    if (t->run.schedule.plateau != before) {
-        double rate = t->job->training.learning_rate;
-        observers_say(&t->observers, "train: step %lld: %s is no better than %.6g: learning rate %.3g -> %.3g",
-                      (long long)t->run.step, n->monitor, t->run.plateau.best, before * rate,
-                      t->run.schedule.plateau * rate);
-    }
+    return save_ended(t, rc, t->run.step, last, before, err);
 }
 
 /* A report of the numbers of a set of data.val. */
@@ -275,7 +245,7 @@ static int evaluate(struct trainer *t, struct dt_error *err)
     }
     t->run.eval_due = false;
     if (t->feeds.val_count > 0) {
-        judge(t, &known[0]);
+        trainer_judge_evaluation(t, known);
     }
     for (int i = 0; i < t->feeds.val_count; i++) {
         struct report r = evaluation_report(t, &t->feeds.val[i], &known[i]);
@@ -331,11 +301,6 @@ static void say_level(struct trainer *t)
     observers_event(&t->observers, "activation_checkpointing", fields);
 }
 
-static bool eval_falls_on(const struct trainer *t, int64_t step)
-{
-    return t->feeds.val_count > 0 && (due(step, t->job->training.eval_every_n_steps) || step >= t->run.total_steps);
-}
-
 static bool samples_fall_on(const struct trainer *t, int64_t step)
 {
     return t->samples != NULL && due(step, t->job->logging.sample_every_n_steps);
@@ -354,8 +319,9 @@ static bool comparison_falls_on(const struct trainer *t, int64_t step)
 /* What comes after the last step that was begun needs its state: the next one may not begin yet. */
 static bool needs_state(const struct trainer *t)
 {
-    return eval_falls_on(t, t->stepper.begun) || samples_fall_on(t, t->stepper.begun) ||
-           save_falls_on(t, t->stepper.begun) || comparison_falls_on(t, t->stepper.begun) || t->run.goes_back ||
+    return trainer_evaluation_falls_on(t, t->stepper.begun) || samples_fall_on(t, t->stepper.begun) ||
+           save_falls_on(t, t->stepper.begun) || trainer_snapshot_falls_on(t, t->stepper.begun) ||
+           comparison_falls_on(t, t->stepper.begun) || t->run.goes_back ||
            (t->run.votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0;
 }
 
@@ -382,7 +348,8 @@ static int open_timeline(struct trainer *t, struct dt_error *err)
 /* Ranks that have gone apart meet before anything looks at the model. */
 static void meet_for(struct trainer *t, bool compares, unsigned votes)
 {
-    if (compares || eval_falls_on(t, t->run.step) || samples_fall_on(t, t->run.step) || save_falls_on(t, t->run.step) ||
+    if (compares || trainer_evaluation_falls_on(t, t->run.step) || samples_fall_on(t, t->run.step) ||
+        save_falls_on(t, t->run.step) || trainer_snapshot_falls_on(t, t->run.step) ||
         (votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0 || t->run.step >= t->run.total_steps || trainer_stops(t)) {
         trainer_meet(t);
     }
@@ -404,7 +371,7 @@ static int act_between_steps(struct trainer *t, struct dt_error *err)
         return -1;
     }
     bool evaluates = t->run.eval_due =
-        eval_falls_on(t, t->run.step) || (t->feeds.val_count > 0 && (votes & VOTE_EVALUATE));
+        trainer_evaluation_falls_on(t, t->run.step) || (t->feeds.val_count > 0 && (votes & VOTE_EVALUATE));
     if (evaluate(t, err) != 0) {
         return -1;
     }
@@ -413,24 +380,31 @@ static int act_between_steps(struct trainer *t, struct dt_error *err)
         return -1;
     }
     bool asked = save_falls_on(t, t->run.step) || (t->files && (votes & VOTE_SAVE)),
-         saves = asked && t->run.step < t->run.total_steps && !trainer_stops(t);
+         saves = (asked || t->run.best_due) && t->run.step < t->run.total_steps && !trainer_stops(t);
     if (saves && save(t, false, err) != 0) {
         return -1;
     }
     t->run.votes &= ~(votes & (VOTE_SAVE | VOTE_EVALUATE));
-    if (compares || evaluates || samples || saves || goes_back) {
+    bool copies = trainer_snapshot_falls_on(t, t->run.step) && !trainer_stops(t);
+    if (copies && trainer_snapshot(t, err) != 0) {
+        return -1;
+    }
+    if (compares || evaluates || samples || saves || copies || goes_back) {
         pace_skip(&t->stepper.pace, dt_now_s(), dt_stream_waited_s(t->world->compute));
     }
     return 0;
 }
 
-static int train(struct trainer *t, struct dt_error *err)
+/* fresh: no checkpoint was gone on from. */
+static int train(struct trainer *t, bool fresh, struct dt_error *err)
 {
     t->run.peak_flops = t->rank == 0 && t->files ? peak_of(t) : NAN;
+    t->run.begin_s = dt_now_s();
     trainer_report(t, MOMENT_START);
-    if (evaluate(t, err) != 0) {
+    if ((fresh && trainer_try_evaluations(t, err) != 0) || evaluate(t, err) != 0) {
         return -1;
     }
+    (void)trainer_ends_early(t);
     trainer_batch_restart(t);
     for (;;) {
         bool held = trainer_stops(t) || t->stepper.begun >= t->run.total_steps ||
@@ -450,9 +424,11 @@ static int train(struct trainer *t, struct dt_error *err)
             return -1;
         }
         report_step(t, &r);
+        (void)trainer_ends_early(t);
         if (end_save_beside(t, false, err) != 0 || act_between_steps(t, err) != 0) {
             return -1;
         }
+        (void)trainer_ends_early(t);
     }
     if (end_save_beside(t, true, err) != 0) {
         return -1;
@@ -513,11 +489,12 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     }
     if (trainer_prepare(&t, job, w->rank, w->size, w->local_size, w->device->real, world_device_bytes(w), err) != 0 ||
         (options->evaluate == NULL && trainer_plan_samples(&t, err) != 0) ||
-        (trainer_plan_saves(&t), trainer_check_memory(&t, w->device, 1, err) != 0)) { /* the others' memory may be taken
+        (trainer_plan_saves(&t), trainer_plan_snapshots(&t),
+         trainer_check_memory(&t, w->device, 1, err) != 0)) { /* the others' memory may be taken
                                                              * already */
         goto out;
     }
-    t.files = !options->no_files;
+    t.files = !options->no_files && job->training.fast_dev_run == 0;
     observers_open(&t.observers, job, w, options);
     observers_note(&t.observers, "train %s: rank %d of %d, pid %d, round %d", DT_VERSION, w->rank, w->size,
                    (int)getpid(), w->round);
@@ -535,21 +512,29 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     }
     bool found = false;
     trainer_report(&t, MOMENT_READING);
+    if (t.files) {
+        trainer_open_snapshots(&t);
+    }
     if (t.files && trainer_resume(&t, &found, err) != 0) {
         goto out;
     }
     if (t.files) {
         trainer_check_disk(&t);
     }
+    t.run.first_step = t.stepper.begun = t.run.step;
     bool evaluated;
     if (observers_rewind(&t.observers, t.run.step, &evaluated, err) != 0 ||
         (found && trainer_agree(&t, "train/evaluated", &evaluated, err) != 0)) {
         goto out;
     }
     /* what metrics.jsonl has of this step may be younger than the checkpoint */
-    evaluated = evaluated && (!looks_at_evaluations(&t) || t.run.plateau.step == t.run.step);
-    t.run.eval_due = !evaluated && (found || t.run.total_steps == 0) && eval_falls_on(&t, t.run.step);
-    t.run.finished_before = found && t.run.step >= t.run.total_steps && !t.run.eval_due;
+    evaluated = evaluated && trainer_saw_evaluation(&t);
+    t.run.eval_due = !evaluated && (found || t.run.total_steps == 0) && trainer_evaluation_falls_on(&t, t.run.step);
+    if (found) {
+        (void)trainer_ends_early(&t);
+    }
+    t.run.finished_before =
+        found && t.run.step >= t.run.total_steps && !t.run.eval_due && t.saver.saved_step == t.run.step;
     if ((!found && trainer_init_weights(&t, err) != 0) || (t.files && trainer_write_folder(&t, err) != 0)) {
         goto out;
     }
@@ -559,6 +544,9 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     if (t.run.finished_before && horizon_is_done(&t.run.horizon, &job->training)) {
         observers_say(&t.observers, "train: %s: finished at step %lld; --fresh begins anew", job->output_dir,
                       (long long)t.run.step);
+    } else if (t.run.finished_before && trainer_ended_early(&t)) {
+        observers_say(&t.observers, "train: %s: ended early at step %lld; --fresh begins anew", job->output_dir,
+                      (long long)t.run.step);
     } else if (t.run.finished_before) {
         observers_say(
             &t.observers,
@@ -566,7 +554,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
             "all ranks: it ends here; a smaller "
             "batch or fewer ranks would train it",
             job->output_dir, (long long)t.run.step, (long long)trainer_split(&t).micro_batch);
-    } else if ((t.files && open_timeline(&t, err) != 0) || train(&t, err) != 0) {
+    } else if ((t.files && open_timeline(&t, err) != 0) || train(&t, !found, err) != 0) {
         goto out;
     }
     trainer_report(&t, MOMENT_CLOSING);
@@ -604,6 +592,7 @@ out:
     if (t.saver.beside != NULL) { /* it ends with what it has; other ranks' threads may wait for it */
         (void)trainer_save_end(&t, &(struct dt_error){0});
     }
+    trainer_close_snapshots(&t);
     trainer_close_samples(&t);
     trainer_close(&t);
     return rc;

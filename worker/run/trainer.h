@@ -87,8 +87,43 @@ void trainer_plan_saves(struct trainer *t);
 int trainer_save_begin(struct trainer *t, struct dt_error *err);
 /* The save under way is still being written, as far as this rank knows. */
 bool trainer_save_runs(const struct trainer *t);
+/* The step that it saves. */
+int64_t trainer_save_step(const struct trainer *t);
 /* Waits until the save under way is over: as trainer_save, whose errors these are. */
 int trainer_save_end(struct trainer *t, struct dt_error *err);
+/* trainer_snapshot.c: the state in memory that outlives this worker, if the job wants that. */
+/* After trainer_prepare: counts the memory that they take beside the plan. */
+void trainer_plan_snapshots(struct trainer *t);
+void trainer_open_snapshots(struct trainer *t);
+void trainer_close_snapshots(struct trainer *t);
+bool trainer_snapshot_falls_on(const struct trainer *t, int64_t step);
+/* Makes one of the state as it is now. Memory that is not to be had costs a warning. */
+int trainer_snapshot(struct trainer *t, struct dt_error *err);
+/* Rank 0: appends what stands for the newest one, where it is no older than file_step, the step of the newest
+ * checkpoint. */
+void trainer_propose_snapshot(struct trainer *t, int64_t file_step, struct dt_text *out);
+/* Does a path stand for a snapshot? Of which step, beside which checkpoint. */
+bool trainer_is_snapshot(const char *path, int64_t *step, int64_t *file_step);
+/* Opens a checkpoint, or the snapshot that the path stands for. */
+int trainer_open_saved(struct trainer *t, const char *path, struct checkpoint **out, struct dt_error *err);
+/* The run goes on from `path`, null: anew: snapshots of other steps are left behind. */
+void trainer_keep_snapshot(struct trainer *t, const char *path);
+/* trainer_stopping.c: when a run is evaluated, and ends. */
+bool trainer_evaluation_falls_on(const struct trainer *t, int64_t step);
+/* What depends on evaluations (the rate, the end, what is kept) has seen that of the run's step. */
+bool trainer_saw_evaluation(const struct trainer *t);
+/* Of all sets of data.val, after the run's step. */
+void trainer_judge_evaluation(struct trainer *t, const struct trainer_evaluation *known);
+/* The save of a step is over: one of the best checkpoints is there, or is not. */
+void trainer_best_saved(struct trainer *t, int64_t step, bool saved);
+/* True once: the run ends now. t->run.total_steps is then the last step that was begun. */
+bool trainer_ends_early(struct trainer *t);
+/* The run has been ended so, whatever its number of steps is. */
+bool trainer_ended_early(const struct trainer *t);
+/* Takes what a checkpoint says of all that. */
+void trainer_resume_stopping(struct trainer *t, const struct checkpoint_state *state);
+/* training.num_sanity_val_steps: evaluates a little of each set, for nothing but errors. */
+int trainer_try_evaluations(struct trainer *t, struct dt_error *err);
 /* trainer_output.c: the disk. Bytes that a checkpoint takes, about. */
 double trainer_checkpoint_bytes(const struct trainer *t);
 /* Rank 0 says what is set aside, once per launch, and warns when the disk has no room for the

@@ -105,7 +105,10 @@ int trainer_export(struct trainer *t, struct dt_error *err)
     struct checkpoint *c = NULL;
     struct dt_text notes;
     dt_text_init(&notes);
-    int rc = checkpoint_open(&c, t->saver.saved_path, err);
+    int64_t best = t->job->checkpointing.load_best ? best_first(&t->run.best, t->job->checkpointing.mode) : -1;
+    char *path =
+        best >= 0 ? checkpoint_path(t->job->checkpointing.checkpoint_dir, best) : dt_strdup(t->saver.saved_path);
+    int rc = checkpoint_open(&c, path, err);
     if (rc == 0) {
         checkpoint_progress(c, trainer_pulse, t->world->page);
         if (t->run.finished_before && checkpoint_is_exported(c, folder, options.type)) {
@@ -121,7 +124,7 @@ int trainer_export(struct trainer *t, struct dt_error *err)
     } else if (trainer_disk_refused(err)) { /* nothing is lost, and another round would find the
                                              * same disk */
         (void)dt_wrap(err, "the model is not exported (%s is complete; dtckpt export writes it where there is room)",
-                      t->saver.saved_path);
+                      path);
         err->status = DT_INVALID;
     } else {
         (void)dt_wrap(err, "export of the model");
@@ -129,6 +132,7 @@ int trainer_export(struct trainer *t, struct dt_error *err)
 out:
     dt_text_clear(&notes);
     checkpoint_close(c);
+    free(path);
     free(folder);
     return rc;
 }

@@ -143,6 +143,7 @@ struct search {
     bool named;     /* by checkpointing.resume: that one or none */
     bool name_last; /* what began by that name goes on: its own saves first */
     bool anew;
+    bool begun;     /* an earlier round of this launch was here, whose snapshot may be there */
     char *path;     /* the one that is named */
     int64_t *steps; /* of checkpoint_dir, the newest first */
     int count, next, skipped, damaged;
@@ -254,7 +255,7 @@ static int begin_search(struct trainer *t, struct search *s, struct dt_error *er
     course_read(&s->course, dir);
     bool same_launch = s->course.run_id != NULL && strcmp(s->course.run_id, run_id_of(t)) == 0 &&
                        strcmp(s->course.launch, t->world->launch) == 0;
-    bool begun = same_launch && !first_round;
+    bool begun = s->begun = same_launch && !first_round;
     if (first_round && same_launch && course_write(dir, NULL, "", s->course.from, err) != 0) {
         return -1; /* launches that cannot be told apart: the beginning of one that was here is
                     * not ours */
@@ -293,11 +294,28 @@ static void pass_over(struct trainer *t, struct search *s, const char *why)
     }
 }
 
-/* The path of the next checkpoint that looks whole from outside; empty when none is left. */
+/* Step of the newest checkpoint on disk that looks whole; -1: there is none. */
+static int64_t newest_whole(const struct trainer *t, const struct search *s)
+{
+    int64_t step = -1;
+    for (int i = 0; i < s->count && step < 0; i++) {
+        char *path = checkpoint_path(t->job->checkpointing.checkpoint_dir, s->steps[i]);
+        step = checkpoint_looks_whole(path) ? s->steps[i] : -1;
+        free(path);
+    }
+    return step;
+}
+
+/* What is tried next: the snapshot, then the next checkpoint that looks whole from outside; empty when none is
+ * left. */
 static void propose(struct trainer *t, struct search *s, struct dt_text *out)
 {
     const struct job_checkpointing *job = &t->job->checkpointing;
     struct dt_error why;
+    if (s->begun) { /* once: it is tried before all files */
+        trainer_propose_snapshot(t, newest_whole(t, s), out);
+        s->begun = false;
+    }
     while (!s->named && out->size == 0 && s->next < s->count) {
         struct checkpoint *c = NULL;
         char *path = checkpoint_path(job->checkpoint_dir, s->steps[s->next++]);
@@ -335,7 +353,9 @@ static int settle_course(struct trainer *t, struct search *s, const char *loaded
 {
     const struct job_checkpointing *job = &t->job->checkpointing;
     char *own = checkpoint_path(job->checkpoint_dir, t->run.step);
-    int64_t after = loaded != NULL && same_folder(loaded, own) ? t->run.step : -1, first = 0, last = 0;
+    int64_t step, file_step, first = 0, last = 0;
+    bool course = loaded != NULL && (trainer_is_snapshot(loaded, &step, &file_step) || same_folder(loaded, own));
+    int64_t after = course ? t->run.step : -1;
     int left = course_leave_behind(job->checkpoint_dir, after, &first, &last, err);
     free(own);
     if (left == 1) {
@@ -369,7 +389,7 @@ static void check_part(struct trainer *t, const char *path, struct dt_text *out)
 {
     struct checkpoint *c = NULL;
     struct dt_error why;
-    if (checkpoint_open(&c, path, &why) == 0) {
+    if (trainer_open_saved(t, path, &c, &why) == 0) {
         checkpoint_progress(c, pulse, t->world->page);
     }
     if (c != NULL && checkpoint_verify_part(c, t->rank, t->size, &why) == 0) {
@@ -408,14 +428,16 @@ static void say_for(struct trainer *t, int who, struct dt_error *why)
     trainer_say_cause(t, &said);
 }
 
-/* Which checkpoint rank 0 proposes: "NUMBER" is the step of one of the run's own, "@PATH" what
- * checkpointing.resume names, "" none. No path that a rank reads is used: each rank makes it of its
+/* Which checkpoint rank 0 proposes: "NUMBER" is the step of one of the run's own, "#STEP/FILE" the snapshot,
+ * "@PATH" what checkpointing.resume names, "" none. No path that a rank reads is used: each rank makes it of its
  * own job. */
 static void tell_path(const struct trainer *t, const char *path, struct dt_text *out)
 {
-    int64_t step = step_in(path);
+    int64_t step = step_in(path), snapshot, file_step;
     char *own = checkpoint_path(t->job->checkpointing.checkpoint_dir, step);
-    if (path[0] != '\0' && strcmp(own, path) == 0) {
+    if (trainer_is_snapshot(path, &snapshot, &file_step)) {
+        dt_text_puts(out, path);
+    } else if (path[0] != '\0' && strcmp(own, path) == 0) {
         dt_text_printf(out, "%lld", (long long)step);
     } else if (path[0] != '\0') {
         dt_text_printf(out, "@%s", path);
@@ -428,8 +450,11 @@ static int hear_path(const struct trainer *t, const char *said, struct dt_text *
 {
     const struct job_checkpointing *job = &t->job->checkpointing;
     long long step = -1;
+    int64_t snapshot, file_step;
     dt_text_reset(path);
-    if (dt_parse_int64(said, &step) && step >= 0) {
+    if (trainer_is_snapshot(said, &snapshot, &file_step)) {
+        dt_text_puts(path, said);
+    } else if (dt_parse_int64(said, &step) && step >= 0) {
         char *own = checkpoint_path(job->checkpoint_dir, step);
         dt_text_puts(path, own);
         free(own);
@@ -473,6 +498,8 @@ static int try_one(struct trainer *t, struct search *s, int try, struct dt_text 
     if (t->rank == 0) {
         if (trainer_hear_all(t, key, &vote, &who, &why) == 0) {
             dt_text_puts(&verdict, "good");
+        } else if (path->data[0] == '#') {
+            observers_say(&t->observers, "train: %s; the newest checkpoint is tried", why.text);
         } else if (why.status == DT_INVALID && !s->named) {
             s->damaged++;
             pass_over(t, s, why.text);
@@ -550,6 +577,9 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
     if (*found) {
         rc = all_loaded(t, trainer_load(t, path.data, &changes, err), err);
     }
+    if (rc == 0) {
+        trainer_keep_snapshot(t, *found ? path.data : NULL);
+    }
     if (rc == 0 && t->rank == 0) {
         rc = settle_course(t, &s, *found ? path.data : NULL, err);
     }
@@ -563,9 +593,12 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
                       t->job->checkpointing.resume);
     }
     if (rc == 0 && *found) {
-        observers_say(&t->observers, "train: continues from %s (step %lld)", path.data, (long long)t->run.step);
-        char fields[64];
-        snprintf(fields, sizeof fields, "\"step\": %lld, \"round\": %d", (long long)t->run.step, t->world->round);
+        bool snapshot = path.data[0] == '#';
+        observers_say(&t->observers, "train: continues from %s (step %lld)", snapshot ? "a snapshot" : path.data,
+                      (long long)t->run.step);
+        char fields[96];
+        snprintf(fields, sizeof fields, "\"step\": %lld, \"round\": %d%s", (long long)t->run.step, t->world->round,
+                 snapshot ? ", \"snapshot\": true" : "");
         observers_event(&t->observers, "resume", fields);
         trainer_say_changes(t, &changes);
     }

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "kernels/kernels.h"
+#include "worker/checkpoints/snapshot.h"
 #include "worker/engine/pinned_window.h"
 
 #include <stdio.h>
@@ -141,8 +142,8 @@ void save_free_slices(struct save_slices *x)
     *x = (struct save_slices){.count = 0};
 }
 
-/* This rank's file. A device that fails meanwhile sets t->lost: that is no refusal of the disk,
- * to be tried again later. */
+/* This rank's file, whose entry of the manifest is appended to `entry`; or its part of a snapshot (entry null).
+ * A device that fails meanwhile sets t->lost: that is no refusal of the disk, to be tried again later. */
 static int write_slices(struct trainer *t, const struct checkpoint_state *state, struct dt_text *entry,
                         struct dt_error *err)
 {
@@ -156,8 +157,9 @@ static int write_slices(struct trainer *t, const struct checkpoint_state *state,
     saving.failed = rc != 0;
     saving.floats = !wide ? dt_alloc(CHECKPOINT_PIECE * sizeof *saving.floats) : NULL;
     if (rc == 0) {
-        rc = checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, state, t->rank, t->size, all.slice,
-                                     all.count, entry, err);
+        rc = entry == NULL ? snapshots_write(t->saver.snapshots, state, t->rank, t->size, all.slice, all.count, err)
+                           : checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, state, t->rank, t->size,
+                                                     all.slice, all.count, entry, err);
         give_back(&saving);
     }
     pinned_window_close(&saving.window);
@@ -199,7 +201,10 @@ static int commit(struct trainer *t, const struct checkpoint_state *state, struc
         trainer_name_rank(rc == 0 ? -1 : r, err);
     }
     if (rc == 0) {
-        struct checkpoint_keep keep = {.last_n = (int)job->keep_last_n, .named_step = t->saver.named_step};
+        struct best_list best = state->best;
+        best_trim(&best, job->save_top_k, job->mode);
+        struct checkpoint_keep keep = {
+            .last_n = (int)job->keep_last_n, .named_step = t->saver.named_step, .best = &best};
         rc = checkpoint_commit(job->checkpoint_dir, state, entries, t->size, &keep, err);
     }
     for (int r = 1; r < t->size; r++) {
@@ -227,6 +232,10 @@ struct checkpoint_state save_state(const struct trainer *t)
                                      .horizon = trainer_horizon(t),
                                      .scaler = t->run.scaler,
                                      .plateau = t->run.plateau,
+                                     .stopper = t->run.stopper,
+                                     .best = t->run.best,
+                                     .trained_s =
+                                         t->run.trained_s + (t->run.begin_s > 0 ? dt_now_s() - t->run.begin_s : 0),
                                      .seed = t->job->training.seed,
                                      .data_hash = t->feeds.train.hash,
                                      .data = t->feeds.train.files,
@@ -289,6 +298,13 @@ void save_done(struct trainer *t, int64_t step, double begin_s, double pause_s)
                                  .save_s = dt_now_s() - begin_s,
                                  .pause_s = pause_s};
     observers_report(&t->observers, &saved, MOMENT_SAVED);
+}
+
+int save_snapshot(struct trainer *t, struct dt_error *err)
+{
+    struct checkpoint_state state = save_state(t);
+    int rc = trainer_settle(t, "snapshot", err);
+    return rc == 0 ? write_slices(t, &state, NULL, err) : rc;
 }
 
 int trainer_save(struct trainer *t, struct dt_error *err)

@@ -31,6 +31,8 @@ struct checkpoint_state save_state(const struct trainer *t);
  * failure: why this rank has no entry; null: it has. Of t it uses job, rank, size, world and saver.tries. */
 int save_agree(struct trainer *t, const struct checkpoint_state *state, struct dt_text *entry,
                const struct dt_error *failure, struct dt_error *err);
+/* This rank's part of a snapshot of the state as it is now. */
+int save_snapshot(struct trainer *t, struct dt_error *err);
 /* The checkpoint of that step is complete; pause_s: training stood still for so long. */
 void save_done(struct trainer *t, int64_t step, double begin_s, double pause_s);
 

@@ -176,6 +176,11 @@ bool trainer_save_runs(const struct trainer *t)
     return t->saver.beside != NULL && !atomic_load(&t->saver.beside->done);
 }
 
+int64_t trainer_save_step(const struct trainer *t)
+{
+    return t->saver.beside->state.step;
+}
+
 int trainer_save_end(struct trainer *t, struct dt_error *err)
 {
     struct save_beside *b = t->saver.beside;

@@ -413,27 +413,39 @@ int trainer_load_state(struct trainer *t, const char *path, int64_t *samples, st
     return rc == 0 ? 0 : dt_wrap(err, "%s", path);
 }
 
+/* The checkpoint that the run has on disk, having gone on from `path`. Of a snapshot without one the path is
+ * where it would be: beside it are the files that the run began with. */
+static void note_file(struct trainer *t, const char *path)
+{
+    int64_t step = t->run.step, file_step = step;
+    free(t->saver.saved_path);
+    if (trainer_is_snapshot(path, &step, &file_step)) {
+        t->saver.saved_path = checkpoint_path(t->job->checkpointing.checkpoint_dir, file_step >= 0 ? file_step : step);
+    } else {
+        t->saver.saved_path = dt_strdup(path);
+    }
+    t->saver.saved_step = file_step;
+    atomic_store(&t->world->page->saved_step, file_step);
+}
+
 int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err)
 {
     struct checkpoint *c = NULL;
-    if (checkpoint_open(&c, path, err) != 0) {
+    if (trainer_open_saved(t, path, &c, err) != 0) {
         return -1;
     }
     const struct checkpoint_state *state = checkpoint_get_state(c);
-    int rc = trainer_check_saved(t, state, path, changes, err);
+    int rc = trainer_check_saved(t, state, checkpoint_get_path(c), changes, err);
     rc = rc == 0 ? read_all(t, c, false, err) : rc;
     if (rc == 0) {
         trainer_take_place(t, state, changes);
-        t->saver.saved_step = t->run.step;
-        free(t->saver.saved_path);
-        t->saver.saved_path = dt_strdup(path);
+        note_file(t, path);
         trainer_set_config(t, state->model_config);
         t->saver.rewritten = state->horizon.of.micro_batch == 0;
         t->optimizer.steps = state->optimizer_steps;
         int64_t moved = state->optimizer_steps + state->scaler.skipped;
         t->run.blank_steps = state->step > moved ? state->step - moved : 0;
         atomic_store(&t->world->page->step, t->run.step);
-        atomic_store(&t->world->page->saved_step, t->run.step);
     }
     checkpoint_close(c);
     return rc;

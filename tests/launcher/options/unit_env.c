@@ -102,6 +102,7 @@ static void test_table(void **state)
                          "MINE=kept",
                          "RANK=98",
                          "DTRUN_PAGE=stale",
+                         "DTRUN_SNAPSHOTS=stale",
                          "DTRUN_OUTPUT_DIR=stale",
                          "MASTER_PORT=1",
                          "odd",
@@ -147,7 +148,8 @@ static void test_table(void **state)
     }
     assert_string_equal(options_getenv(env, "TORCHELASTIC_RUN_ID"), o.rdzv.run_id);
     static const char *const absent[] = {"DTRUN_KEY_FILE",       "DTRUN_OUTPUT_DIR",          "TORCHELASTIC_TIMER_FILE",
-                                         "CUDA_VISIBLE_DEVICES", "NCCL_ASYNC_ERROR_HANDLING", "DTRUN_CPU_SHARERS"};
+                                         "CUDA_VISIBLE_DEVICES", "NCCL_ASYNC_ERROR_HANDLING", "DTRUN_CPU_SHARERS",
+                                         "DTRUN_SNAPSHOTS"};
     for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++) {
         assert_int_equal(count(env, absent[i]), 0);
     }

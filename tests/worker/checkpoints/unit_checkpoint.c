@@ -80,6 +80,9 @@ static struct checkpoint_state state_at(int64_t step, int ranks, int round)
         .seed = 42,
         .data_hash = 0xfedcba9876543210ull,
         .horizon = {.of = {16, 2}, .samples = 9600, .base = -32, .rows = 3700, .max_steps = 400, .end = 12800},
+        .stopper = {.checks = 4, .step = 290, .bad = 2, .best = 2.5, .reason = STOP_PATIENCE},
+        .best = {.seen = 290, .count = 2, .item = {{200, 1.0 / 3}, {290, NAN}}},
+        .trained_s = 12.5,
         .data = data_files,
         .data_count = 2,
         .tokenizer = "bytes",
@@ -180,6 +183,13 @@ static void any_ranks_write_anyone_reads(void **unused)
         const struct checkpoint_state *s = checkpoint_get_state(c);
         assert_int_equal(s->step, 300);
         assert_int_equal(s->position, 77);
+        assert_int_equal(s->stopper.checks, 4);
+        assert_int_equal(s->stopper.step, 290);
+        assert_int_equal(s->stopper.bad, 2);
+        assert_int_equal(s->stopper.reason, STOP_PATIENCE);
+        assert_true(s->stopper.best == 2.5 && s->trained_s == 12.5);
+        assert_true(s->best.seen == 290 && s->best.count == 2 && s->best.item[0].step == 200);
+        assert_true(s->best.item[0].value == 1.0 / 3 && s->best.item[1].step == 290 && isnan(s->best.item[1].value));
         assert_true(s->data_hash == 0xfedcba9876543210ull);
         const struct horizon h = {
             .of = {16, 2}, .samples = 9600, .base = -32, .rows = 3700, .max_steps = 400, .end = 12800};
@@ -595,7 +605,7 @@ static void what_is_not_all_there_is_refused(void **unused)
         assert_int_equal(checkpoint_write_slices(dir, &state, 0, 1, &slice, 1, &entry, &err), 0);
         assert_int_equal(cut ? truncate(file, 40) : unlink(file), 0);
         assert_int_equal(checkpoint_commit(dir, &state, &(const char *){dt_text_str(&entry)}, 1,
-                                           &(struct checkpoint_keep){1, -1}, &err),
+                                           &(struct checkpoint_keep){.last_n = 1, .named_step = -1}, &err),
                          -1);
         assert_int_equal(err.status, DT_IO);
         assert_non_null(strstr(err.text, cut ? "slices-00000-of-00001.safetensors: has 40 bytes, and rank 0 wrote "
@@ -703,9 +713,9 @@ static void slices_of_two_launches_stay_apart(void **unused)
     assert_int_equal(checkpoint_claim(dir, long_run, ours, 1, &err), 0);
     assert_int_equal(checkpoint_write_slices(dir, &state, 0, 1, &slice, 1, &entry, &err), 0);
     assert_int_equal(checkpoint_write_slices(dir, &old, 0, 1, &stale, 1, &ignored, &err), 0);
-    assert_int_equal(
-        checkpoint_commit(dir, &state, &(const char *){dt_text_str(&entry)}, 1, &(struct checkpoint_keep){0, -1}, &err),
-        0);
+    assert_int_equal(checkpoint_commit(dir, &state, &(const char *){dt_text_str(&entry)}, 1,
+                                       &(struct checkpoint_keep){.named_step = -1}, &err),
+                     0);
     assert_int_equal(newest(NULL, 0), 9);
     dt_text_clear(&entry);
     dt_text_clear(&ignored);

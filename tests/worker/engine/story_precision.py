@@ -1,4 +1,4 @@
-# covers: worker/engine/trainer_scale.c worker/engine/precision.c worker/engine/scaler.c worker/checkpoints/manifest.c
+# covers: worker/engine/trainer_scale.c worker/engine/trainer_finite.c worker/engine/precision.c worker/engine/scaler.c worker/checkpoints/manifest.c
 """Precisions from the command line: fp16 with a loss scale that overflows at first, on one rank alone, and for ever; a run that goes on in the
 middle of it; 16 bits without masters.
 run: timeout 300
@@ -116,6 +116,41 @@ def test_an_overflow_of_one_rank(tmp_path):
             assert [s for s in loss if loss[s] is None] == [step], loss
             assert all(scale[s] == (65536 if s <= step else 32768) for s in scale), scale
         assert len(seen) == 1
+
+
+@pytest.fixture(scope="module")
+def steep(place):
+    """A folder of many layers whose embedding is 0: its loss is finite, and each norm multiplies the gradient by 1e9."""
+    folder, job = place
+    sizes = {"name": "llama", "num_hidden_layers": 12, "rms_norm_eps": 1e-18, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 16, "vocab_size": 256,
+             "max_position_embeddings": 16, "tie_word_embeddings": False}
+    first = training.make_job(folder, name="steep.json", steps=1, training={"warmup_steps": 0})
+    with open(first) as f:
+        values = json.load(f)
+    values["model"] = sizes
+    with open(first, "w") as f:
+        json.dump(values, f)
+    run(first, folder / "steep", 1, "auto", [])
+    path = folder / "steep" / "model" / "model.safetensors"
+    header, data = training.read_tensors(path)
+    begin, end = header["model.embed_tokens.weight"]["data_offsets"]
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data[:begin] + bytes(end - begin) + data[end:])
+    values["model"] = {"load": str(folder / "steep" / "model")}
+    with open(first, "w") as f:
+        json.dump(values, f)
+    return first
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("ranks, row", [(1, "auto"), (2, "ddp"), (3, "full_shard"), (3, "zero1")])
+def test_a_gradient_is_named(tmp_path, steep, precision, ranks, row):
+    """All ranks name the same tensors, and the first rank that holds one."""
+    result = training.train(steep, tmp_path / "out", ranks=ranks, strategy=row, sets=[f"training.precision={precision}"], restarts=None)
+    assert result.code == 100, result
+    said = re.search(r"rank (\d) .*: step 1: a gradient is not finite; lower training\.learning_rate or look at the data; not finite: (\S+)", result.err)
+    assert said and said[2].startswith("model.embed_tokens.weight"), result
+    assert " more; " in result.err or ranks == 1 and " more" in result.err, result
 
 
 def test_64_true(place):

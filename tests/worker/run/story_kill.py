@@ -67,7 +67,8 @@ def one_job(place, number, wishes):
     folder, path, expected, losses = place
     rng = random.Random(f"{SEED} {number}")
     where, out, done = f"seed {SEED} job {number} {wishes}", folder / f"killed-{number}", {}
-    with support.Job(["--nproc_per_node=2", "--max_restarts=100", "train", path, "--output_dir", out]) as job:
+    snapshots = ["--set", f"checkpointing.snapshot_every_n_steps={number % 2}"]  # every other job goes on from memory
+    with support.Job(["--nproc_per_node=2", "--max_restarts=100", "train", path, "--output_dir", out, *snapshots]) as job:
         job.agent_pid = job.agent
         best = 0
         for moment in wishes:

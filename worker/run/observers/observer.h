@@ -52,6 +52,6 @@ void observer_add_evaluation(struct dt_text *out, const struct report *r);
 void observer_add_time(struct dt_text *out);
 
 extern const struct observer_ops observer_stragglers, observer_page, observer_memory, observer_metrics, observer_csv,
-    observer_events, observer_console, observer_timeline_file;
+    observer_events, observer_time, observer_console, observer_timeline_file;
 
 #endif

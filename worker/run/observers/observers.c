@@ -14,8 +14,8 @@
 
 /* Each moment is reported in this order. */
 static const struct observer_ops *const rows[] = {
-    &observer_stragglers, &observer_page,   &observer_memory,  &observer_metrics,
-    &observer_csv,        &observer_events, &observer_console, &observer_timeline_file,
+    &observer_stragglers, &observer_page, &observer_memory,  &observer_metrics,       &observer_csv,
+    &observer_events,     &observer_time, &observer_console, &observer_timeline_file,
 };
 _Static_assert(sizeof rows / sizeof *rows < OBSERVERS_MAX, "there is room for one more");
 
@@ -28,7 +28,8 @@ static void add(struct observers *all, const struct observer_ops *ops, void *sta
 
 void observers_open(struct observers *all, const struct job *job, struct world *w, const struct observers_options *o)
 {
-    *all = (struct observers){.job = job, .world = w, .quiet = o->quiet, .files = !o->no_files};
+    *all = (struct observers){
+        .job = job, .world = w, .quiet = o->quiet, .files = !o->no_files && job->training.fast_dev_run == 0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         add(all, rows[i], NULL);
     }

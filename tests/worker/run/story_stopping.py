@@ -1,0 +1,260 @@
+# covers: worker/run/trainer_stopping.c worker/engine/stopping.c worker/job/job_stopping.c worker/run/observers/time.c
+"""Runs that end early (early_stopping, max_time), checkpoints that are kept for their value (save_top_k), evaluations by epochs, trials."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+
+import pytest
+import support
+import training
+
+STEPS = 60
+EVALUATED = ["training.eval_every_n_steps=5"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stopping")
+    # a rate that is too high for a while, so that the loss goes up and down
+    return folder, training.make_job(folder, steps=STEPS, training={"learning_rate": 3e-2, "lr_scheduler_type": "constant_with_warmup"})
+
+
+def events(out, name):
+    with open(out / "events.jsonl") as f:
+        return [x for x in map(json.loads, f) if x["event"] == name]
+
+
+def saved_steps(out):
+    return sorted(int(x[5:]) for x in os.listdir(out / "checkpoints") if re.fullmatch(r"step-\d+", x))
+
+
+def manifest(out, step):
+    with open(out / "checkpoints" / f"step-{step:08}" / "manifest.json") as f:
+        return json.load(f)
+
+
+def best_of(losses, k):
+    """What ModelCheckpoint keeps of values in their order: a tie does not replace."""
+    kept = []
+    for step, value in losses.items():
+        if len(kept) < k:
+            kept.append((step, value))
+        else:
+            worst = max(kept, key=lambda x: x[1])
+            if value < worst[1]:
+                kept.remove(worst)
+                kept.append((step, value))
+    return {s for s, _ in kept}
+
+
+def early_stop(losses, patience, min_delta=0.0):
+    """EarlyStopping: the step that it stops at, None if at none."""
+    best, bad = float("inf"), 0
+    for step, value in losses.items():
+        best, bad = (value, 0) if value + min_delta < best else (best, bad + 1)
+        if bad >= patience:
+            return step
+    return None
+
+
+@pytest.mark.parametrize("asynchronous", [[], ["checkpointing.asynchronous=true"]])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_the_best_are_kept(place, ranks, asynchronous):
+    folder, job = place
+    out = folder / f"best-{ranks}-{len(asynchronous)}"
+    result = training.train(job, out, ranks=ranks, sets=[*EVALUATED, *asynchronous, "checkpointing.save_top_k=3", "checkpointing.keep_last_n=1",
+                                                        "checkpointing.save_every_n_steps=7"])
+    assert result.code == 0, result
+    losses = training.metrics(out, "val_loss")
+    assert len(losses) == STEPS // 5
+    best = best_of(losses, 3)
+    assert set(saved_steps(out)) == best | {STEPS}, (losses, saved_steps(out))
+    kept = {x["step"]: x["value"] for x in manifest(out, STEPS)["best"]["list"]}
+    assert kept == pytest.approx({s: losses[s] for s in kept}) and set(kept) >= best
+
+
+def test_the_list_is_kept_over_a_stop(place):
+    """Stopped, killed and gone on: the same checkpoints are left, and the exported model is the best one."""
+    folder, job = place
+    out, plain = folder / "parts", folder / "whole"
+    sets = [*EVALUATED, "checkpointing.save_top_k=2", "checkpointing.keep_last_n=1", "checkpointing.load_best_model_at_end=true"]
+    assert training.train(job, plain, sets=sets).code == 0
+    assert training.train(job, out, sets=[*sets, "training.max_steps=22"]).code == 0
+    with support.Job(["--nproc_per_node=2", "--max_restarts=2", "train", job, "--output_dir", out, *(y for x in sets for y in ("--set", x))]) as running:
+        os.kill(training.wait_pages(running, 2, 38)[1].pid, signal.SIGKILL)
+        result = running.finish()
+    assert result.code == 0, result
+    assert training.metrics(out, "val_loss") == {**training.metrics(plain, "val_loss"), 22: training.metrics(out, "val_loss")[22]}
+    best = best_of(training.metrics(out, "val_loss"), 2)
+    assert set(saved_steps(out)) == best | {STEPS}
+    losses = training.metrics(out, "val_loss")
+    first = min(best, key=lambda s: losses[s])
+    hashes = []
+    for path in (out / "checkpoints" / f"step-{first:08}", out / "checkpoints" / f"step-{STEPS:08}"):
+        code, text, err = training.dtckpt("export", path, folder / "exported")
+        assert code == 0, err
+        hashes.append((folder / "exported" / "model.safetensors").read_bytes())
+        shutil.rmtree(folder / "exported")
+    assert (out / "model" / "model.safetensors").read_bytes() == hashes[0] != hashes[1]
+
+
+@pytest.mark.parametrize("ranks, sets, patience, delta", [(1, ["early_stopping.min_delta=0.03"], 2, 0.03), (3, ["early_stopping.min_delta=0.05"], 2, 0.05)])
+def test_early_stopping(place, ranks, sets, patience, delta):
+    folder, job = place
+    plain, out = folder / f"long-{ranks}", folder / f"early-{ranks}"
+    assert training.train(job, plain, ranks=ranks, sets=EVALUATED).code == 0
+    losses = training.metrics(plain, "val_loss")
+    ends = early_stop(losses, patience, delta)
+    assert ends and ends < STEPS, losses
+    more = [*EVALUATED, *sets, "early_stopping.monitor=val_loss", f"early_stopping.patience={patience}"]
+    result = training.train(job, out, ranks=ranks, sets=more)
+    assert result.code == 0 and f"step {ends}: early stopping: val_loss" in result.err, result
+    assert training.metrics(out, "val_loss") == {s: losses[s] for s in losses if s <= ends}
+    assert saved_steps(out)[-1] == ends and (out / "model" / "config.json").exists()
+    assert [x["step"] for x in events(out, "early_stopping")] == [ends]
+    again = training.train(job, out, ranks=ranks, sets=more)  # it has ended
+    assert again.code == 0 and f"ended early at step {ends}" in again.err, again
+    longer = training.train(job, out, ranks=ranks, sets=[*EVALUATED])  # nothing ends it now
+    assert longer.code == 0 and training.metrics(out, "val_loss") == losses, longer
+    assert training.hash_of(out) == training.hash_of(plain)
+
+
+def test_early_stopping_counts_over_a_stop(place):
+    folder, job = place
+    out = folder / "early-1"
+    parts = folder / "early-parts"
+    more = [*EVALUATED, "early_stopping.monitor=val_loss", "early_stopping.patience=2", "early_stopping.min_delta=0.03"]
+    ends = [x["step"] for x in events(out, "early_stopping")][0]
+    assert training.train(job, parts, ranks=1, sets=[*more, f"training.max_steps={ends - 2}"]).code == 0
+    result = training.train(job, parts, ranks=1, sets=more)
+    # the evaluation at the first end counts too, so it ends no later
+    assert result.code == 0 and events(parts, "early_stopping")[0]["step"] <= ends, result
+
+
+def test_thresholds_and_minimum(place):
+    folder, job = place
+    losses = training.metrics(folder / "long-1", "val_loss")
+    middle = len(losses) // 2
+    goal = sum(sorted(losses.values())[middle - 1 : middle + 1]) / 2  # none is as near to it as a file rounds
+    reached = min(s for s in losses if losses[s] < goal)
+    stop = [*EVALUATED, "early_stopping.monitor=val_loss", f"early_stopping.stopping_threshold={goal!r}", "early_stopping.patience=1000"]
+    for name, more, step in (("reached", [], reached), ("least", [f"training.min_steps={reached + 2}"], reached + 2)):
+        out = folder / name
+        result = training.train(job, out, ranks=1, sets=[*stop, *more])
+        assert result.code == 0 and saved_steps(out)[-1] == step, result
+        assert f"step {reached}: early stopping: val_loss" in result.err and "better than early_stopping.stopping_threshold" in result.err
+    out = folder / "diverged"
+    result = training.train(job, out, ranks=1, sets=[*EVALUATED, "early_stopping.monitor=val_loss", "early_stopping.divergence_threshold=0.01"])
+    assert result.code == 0 and saved_steps(out)[-1] == 5 and "worse than early_stopping.divergence_threshold" in result.err, result
+
+
+def test_a_named_set(place):
+    """A set by name ends the run, and the first one, as val_loss, says what is kept."""
+    folder, _ = place
+    data = training.make_data(folder)
+    job = training.make_job(folder, name="named.json", steps=STEPS, training={"learning_rate": 3e-2, "lr_scheduler_type": "constant_with_warmup"},
+                            data={"val": {"same": f"{data}/val-*.bin", "own": f"{data}/train-*.bin"}})
+    out = folder / "named"
+    result = training.train(job, out, sets=[*EVALUATED, "early_stopping.monitor=val_own_loss", "early_stopping.patience=2", "early_stopping.min_delta=0.05",
+                                            "checkpointing.save_top_k=1", "checkpointing.keep_last_n=1"])
+    assert result.code == 0, result
+    own, same = training.metrics(out, "val_own_loss"), training.metrics(out, "val_same_loss")
+    assert max(own) == early_stop(own, 2, 0.05) and max(own) < STEPS, own
+    assert set(saved_steps(out)) == best_of(same, 1) | {max(own)}
+
+
+def test_max_time(place):
+    """Rank 0's clock ends the run on all ranks after the same step, with an evaluation, a checkpoint and a model; it counts over all starts."""
+    folder, job = place
+    out = folder / "time"
+    sets = ["training.max_steps=1000000", "training.max_time=00:00:00:02", "training.eval_every_n_steps=0"]
+    result = training.train(job, out, ranks=3, sets=sets)
+    assert result.code == 0 and "training.max_time 00:00:00:02 is over" in result.err, result
+    step = saved_steps(out)[-1]
+    assert list(training.metrics(out, "val_loss")) == [step] and (out / "model").exists()
+    assert 2 <= manifest(out, step)["trained_s"] < 60
+    again = training.train(job, out, ranks=3, sets=sets)
+    assert again.code == 0 and f"ended early at step {step}" in again.err, again
+    more = training.train(job, out, ranks=3, sets=[*sets[:1], f"training.max_steps={step + 3}", "training.max_time=1:00:00"])
+    assert more.code == 0 and saved_steps(out)[-1] == step + 3, more
+
+
+def write_images(path, samples):
+    pixels = [[(i * 7 + j * 3) % 11 / 11 - 0.5 for j in range(16)] for i in range(samples)]
+    data = struct.pack(f"<{samples}q", *(i % 3 for i in range(samples))) + b"".join(struct.pack("<16f", *p) for p in pixels)
+    header = {"labels": {"dtype": "I64", "shape": [samples], "data_offsets": [0, 8 * samples]},
+              "pixel_values": {"dtype": "F32", "shape": [samples, 1, 4, 4], "data_offsets": [8 * samples, len(data)]}}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("every", [0.25, 0.5, 1, 2])
+def test_evaluations_by_epochs(tmp_path, ranks, every):
+    """97 samples by 6 for each step: an epoch is 17 steps, the last of which has fewer micro-steps or samples."""
+    write_images(tmp_path / "train.safetensors", 97)
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps({
+        "model": {"name": "mlp", "num_channels": 1, "image_size": 4, "hidden_size": 8, "last_hidden_size": 8, "num_labels": 3},
+        "data": {"train": str(tmp_path / "train.safetensors"), "val": str(tmp_path / "train.safetensors")},
+        "training": {"batch_size_per_gpu": 6 // ranks, "num_epochs": 4, "learning_rate": 1e-3, "threads": 1, "eval_every_n_epochs": every},
+        "checkpointing": {"save_every_n_steps": 3}, "logging": {"log_every_n_steps": 1}}))
+    result = training.train(job, tmp_path / "out", ranks=ranks)
+    assert result.code == 0, result
+    at = training.metrics(tmp_path / "out", "epoch")
+    evaluated = set(training.metrics(tmp_path / "out", "val_loss"))
+    steps = sorted(at)
+    expected = {s for before, s in zip([0, *steps], steps) if at[s] // every > (at[before] if before else 0) // every} | {steps[-1]}
+    assert evaluated == expected and len(expected) == max(1, int(4 / every)), (evaluated, expected, at)
+    # in parts: the same evaluations
+    assert training.train(job, tmp_path / "parts", ranks=ranks, sets=["training.num_epochs=2"]).code == 0
+    assert training.train(job, tmp_path / "parts", ranks=ranks).code == 0
+    assert set(training.metrics(tmp_path / "parts", "val_loss")) >= expected
+
+
+def test_a_trial(place):
+    """fast_dev_run: steps and an evaluation, and nothing is written or read."""
+    folder, job = place
+    out = folder / "trial"
+    result = training.train(job, out, ranks=2, sets=["training.fast_dev_run=2", "checkpointing.save_top_k=1"], restarts=None)
+    assert result.code == 0 and "step 2/2" in result.err and "val loss" in result.err, result
+    assert not (out / "checkpoints").exists() and not (out / "model").exists() and not (out / "metrics.jsonl").exists(), os.listdir(out)
+
+
+def test_a_new_run_tries_its_evaluation(place):
+    folder, job = place
+    out = folder / "sanity"
+    sets = ["training.num_sanity_val_steps=2", "training.max_steps=10"]
+    assert training.train(job, out, ranks=2, sets=sets).code == 0
+    assert training.hash_of(out) == training.hash_of(_plain(place))
+    logs = "".join(p.read_text() for p in (out / "logs").rglob("*rank-0*") if p.is_file())
+    assert logs.count("2 batches tried") == 1, logs
+
+
+def _plain(place):
+    folder, job = place
+    if not (folder / "plain-10").exists():
+        assert training.train(job, folder / "plain-10", ranks=2, sets=["training.max_steps=10"]).code == 0
+    return folder / "plain-10"
+
+
+@pytest.mark.parametrize("sets, words", [
+    (["early_stopping.monitor=loss"], "early_stopping.monitor: loss is no value of an evaluation"),
+    (["early_stopping.monitor=val_loss", "training.eval_every_n_steps=0"], "looks at evaluations; give training.eval_every_n_steps"),
+    (["checkpointing.save_top_k=2", "data.val=null", "training.eval_every_n_steps=0"], "looks at evaluations; give data.val"),
+    (["checkpointing.monitor=val_loss"], "nothing looks at it; give checkpointing.save_top_k"),
+    (["checkpointing.load_best_model_at_end=true"], "no best checkpoint is kept"),
+    (["training.max_time=1h"], "training.max_time: 1h is no time"),
+    (["training.max_time=0:0"], "is no time"),
+    (["training.max_time=1:2:3:4:5"], "is no time"),
+    (["training.eval_every_n_epochs=1"], "training.eval_every_n_steps says the same"),
+])
+def test_refusals(place, sets, words):
+    _, job = place
+    p = subprocess.run([support.program("train"), job, "--plan", *(y for x in sets for y in ("--set", x))], capture_output=True, text=True)
+    assert p.returncode == 2 and words in p.stderr, p
