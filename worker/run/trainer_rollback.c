@@ -12,7 +12,7 @@ int trainer_roll_back(struct trainer *t, struct dt_error *err)
     int64_t to = t->saver.saved_step, samples = 0;
     long long step = (long long)t->run.step;
     t->run.goes_back = false;
-    if (path == NULL) {
+    if (path == NULL || to < 0) { /* below 0: the run goes on from a snapshot, and has no file */
         observers_say(&t->observers, "train: step %lld: there is no checkpoint yet to go back to: it is skipped alone",
                       step);
         return 0;
