@@ -125,6 +125,13 @@ static void make_groups(struct optimizer *o, const struct job *job)
     }
 }
 
+/* Both have the same distance from where the model has put them, so one range numbers their elements. */
+static bool numbered_alike(const struct tensor *a, const struct tensor *b)
+{
+    return a->declared.unit == b->declared.unit &&
+           a->declared.offset - a->offset == b->declared.offset - b->offset;
+}
+
 /* Appends the elements of the unit from a tensor's first to `end`, cut to the owned part, to the ranges. */
 static void add(struct optimizer *o, const struct tensor *x, int64_t end)
 {
@@ -139,7 +146,8 @@ static void add(struct optimizer *o, const struct tensor *x, int64_t end)
     }
     struct optimizer_range *last = o->range_count > 0 ? &o->ranges[o->range_count - 1] : NULL;
     if (last && last->unit == unit && last->group == group && last->first + last->count == first &&
-        o->groups[group].row->reach == REACH_ELEMENT) {
+        o->groups[group].row->reach == REACH_ELEMENT &&
+        numbered_alike(&o->strategy->chain->tensors[last->tensor], x)) {
         last->count = end - last->first;
         return;
     }
@@ -304,6 +312,7 @@ static struct dt_update_slice bring(struct optimizer *o, const struct optimizer_
     void *at[USED_MOST] = {NULL};
     int64_t owned_first, owned_count;
     strategy_owned(o->strategy, r->unit, &owned_first, &owned_count);
+    const struct tensor *first = &o->strategy->chain->tensors[r->tensor];
     find_used(o, r, used);
     for (int i = 0; i < USED_MOST; i++) {
         if (used[i].part.home != NULL) {
@@ -316,8 +325,8 @@ static struct dt_update_slice bring(struct optimizer *o, const struct optimizer_
                                 .grad = at[USED_GRADS],
                                 .count = r->count,
                                 .weight_decay = o->groups[r->group].weight_decay,
-                                .unit = r->unit,
-                                .first = owned_first + r->first};
+                                .unit = first->declared.unit,
+                                .first = owned_first + r->first + first->declared.offset - first->offset};
     memcpy(x.state, &at[USED_STATES], sizeof x.state);
     return x;
 }

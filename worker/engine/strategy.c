@@ -252,6 +252,7 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
     if (s->grads == &grads_sliced) { /* they travel before anything is added to them */
         s->precision.grads = precision->wire;
     }
+    strategy_plan_live(s, &job->fsdp);
     int units = chain->unit_count;
     s->unit_first = dt_arena_alloc(&s->arena, (size_t)(units + 1) * sizeof *s->unit_first);
     for (int u = 0; u < units; u++) {
@@ -542,19 +543,21 @@ static bool same_layout(const struct chain *c, int a, int b)
     }
 }
 
-/* Assigns slots to units and adds their memory. Blocks take turns with two sets of slots, so that the
- * next one's units have room while one computes; a set has a slot for each unit of a block. */
-void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_purpose purpose, bool one_each,
-                bool grads, enum dt_dtype type)
+/* Assigns slots to units and adds their memory. Blocks take turns with sets of slots, so that the next
+ * ones' units have room while one computes; a set has a slot for each unit of a block. */
+void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_purpose purpose, int sets,
+                enum dt_dtype type)
 {
     const struct chain *c = s->chain;
+    bool grads = purpose == PLAN_GRADIENT_SLOTS;
     int units = c->unit_count;
     x->of = dt_arena_alloc(&s->arena, (size_t)units * sizeof *x->of);
-    x->slot = dt_arena_alloc(&s->arena, (size_t)(units + 2) * sizeof *x->slot);
-    x->first = dt_arena_alloc(&s->arena, (size_t)(units + 2) * sizeof *x->first);
-    int64_t *size = dt_arena_alloc(&s->arena, (size_t)(units + 2) * sizeof *size);
-    int sets[2][BLOCK_UNITS_MAX], turn = 1, place = 0, block = -1;
-    memset(sets, -1, sizeof sets);
+    x->slot = dt_arena_alloc(&s->arena, (size_t)units * sizeof *x->slot);
+    x->first = dt_arena_alloc(&s->arena, (size_t)units * sizeof *x->first);
+    int64_t *size = dt_arena_alloc(&s->arena, (size_t)units * sizeof *size);
+    int(*of_set)[BLOCK_UNITS_MAX] = dt_arena_alloc(&s->arena, (size_t)sets * sizeof *of_set);
+    int turn = sets - 1, place = 0, block = -1;
+    memset(of_set, -1, (size_t)sets * sizeof *of_set);
     x->count = 0;
     x->type_size = dt_dtype_size(type);
     for (int u = 0; u < units; u++) {
@@ -564,11 +567,11 @@ void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_p
             continue;
         }
         int own = -1, *i = &own;
-        if (!one_each && !unit->shared) {
+        if (!unit->shared && (grads || (!unit->persistent && !s->live.kept[u]))) {
             place = unit->first_use == block ? place + 1 : 0;
-            turn = unit->first_use == block ? turn : 1 - turn;
+            turn = unit->first_use == block ? turn : (turn + 1) % sets;
             block = unit->first_use;
-            i = &sets[turn][place];
+            i = &of_set[turn][place];
         }
         if (*i < 0) {
             *i = x->count++;

@@ -105,7 +105,8 @@ static struct tensor *new_tensor(struct chain *c, int unit, const char *name, co
         if (c->constant_count > 0) {
             mistake(c, "buffer %s is declared after a constant", name);
         }
-        t->offset = round_up(c->buffer_count, ALIGN);
+        t->offset = t->declared.offset = round_up(c->buffer_count, ALIGN);
+        t->declared.unit = -1;
         c->buffer_count = t->offset + t->numel;
         return t;
     }
@@ -114,7 +115,8 @@ static struct tensor *new_tensor(struct chain *c, int unit, const char *name, co
         mistake(c, "tensor %s is %s, and its unit %s is not", name, rule->role == ROLE_FROZEN ? "frozen" : "trained",
                 u->name);
     }
-    t->offset = round_up(u->used, ALIGN);
+    t->offset = t->declared.offset = round_up(u->used, ALIGN);
+    t->declared.unit = unit;
     u->used = t->offset + t->numel;
     u->tensor_count++;
     c->parameter_count += t->numel;
@@ -397,6 +399,7 @@ int chain_open_as(struct chain *c, const struct model_ops *ops, const struct mod
         chain_close(c);
         return -1;
     }
+    chain_wrap(c);
     mark_adds(c);
     for (int i = 0; i < c->unit_count; i++) {
         c->units[i].numel = round_up(c->units[i].used, (int64_t)shards * ALIGN);

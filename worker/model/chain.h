@@ -18,9 +18,9 @@ struct unit {
     int tensor_count;        /* number of its tensors; a tensor's `unit` member names it */
     int64_t used;            /* elements up to the end of the last tensor */
     int64_t numel;           /* padded to shards * 64 */
-    int first_use, last_use; /* block indices; a unit used by several blocks is shared (tied
-                              * weights) */
-    bool shared;
+    int first_use, last_use; /* block indices */
+    bool shared;     /* used by several blocks (tied weights) that do not lie side by side */
+    bool persistent; /* sliced weights stay whole from their first use in a step to its end */
 };
 
 struct chain {

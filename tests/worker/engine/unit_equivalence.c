@@ -14,6 +14,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -199,6 +200,43 @@ static void set_offload(struct side *s, const char *value, enum offload_to *out)
     }
 }
 
+/* Which weights are whole at a time: the section fsdp. */
+static bool apply_fsdp(struct side *s, const char *word)
+{
+    struct job_fsdp *f = &s->job.fsdp;
+    static const struct {
+        const char *word;
+        size_t offset;
+    } numbers[] = {{"layers", offsetof(struct job_fsdp, layers_per_unit)},
+                   {"ahead", offsetof(struct job_fsdp, prefetch_bucket_size)},
+                   {"live", offsetof(struct job_fsdp, max_live_parameters)},
+                   {"reuse", offsetof(struct job_fsdp, max_reuse_distance)},
+                   {"persist", offsetof(struct job_fsdp, param_persistence_threshold)},
+                   {"persist_all", offsetof(struct job_fsdp, model_persistence_threshold)}};
+    const char *value;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        if (has_value(word, numbers[i].word, &value)) {
+            *(int64_t *)(void *)((char *)f + numbers[i].offset) = (int64_t)number(value);
+            return true;
+        }
+    }
+    if (has_value(word, "size", &value)) {
+        f->auto_wrap_policy = WRAP_BY_SIZE;
+        f->min_num_params = (int64_t)number(value);
+    } else if (strcmp(word, "whole") == 0) {
+        f->auto_wrap_policy = WRAP_WHOLE;
+    } else if (has_value(word, "only", &value)) {
+        const char **globs = dt_arena_alloc(&s->job.arena, sizeof *globs);
+        globs[0] = dt_arena_strdup(&s->job.arena, value);
+        f->wrap_layers = (struct dt_strings){1, globs};
+    } else if (strcmp(word, "waits") == 0) {
+        f->overlap_comm = false;
+    } else {
+        return false;
+    }
+    return true;
+}
+
 static void apply(struct side *s, const char *word)
 {
     static const char *const syncs[] = {"auto", "every", "boundary", NULL}, *const prefetches[] = {"pre", "post",
@@ -294,7 +332,9 @@ static void apply(struct side *s, const char *word)
         t->gradient_accumulation_steps = (int64_t)number(value);
     } else if (has_value(word, "ranks", &value)) {
         s->ranks = (int)number(value);
-    } else if (!has_value(word, "model", &value)) { /* read before */
+    } else if (has_value(word, "depth", &value)) {
+        ranks_model(&s->job)->n_layer = (int64_t)number(value);
+    } else if (!has_value(word, "model", &value) && !apply_fsdp(s, word)) { /* the model is read before */
         fail_msg("%s: unknown setting %s", TABLE, word);
     }
 }

@@ -47,6 +47,7 @@ static void open_typed(struct fixture *f, int tensor_count, enum dt_dtype type, 
         f->tensors[i] = (struct tensor){.name = named != NULL ? named[i] : "t",
                                         .numel = sizes[i],
                                         .offset = f->unit.numel,
+                                        .declared = {0, f->unit.numel},
                                         .decay = decay >> i & 1};
         f->unit.used = f->unit.numel + sizes[i];
         f->unit.numel += 64;

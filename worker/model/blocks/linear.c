@@ -1,6 +1,8 @@
 /* See the header. */
 #include "worker/model/blocks/linear.h"
 
+#include <assert.h>
+
 #include "base/text.h"
 #include "worker/model/blocks/blocks.h"
 
@@ -39,11 +41,14 @@ int64_t linear_columns(const struct linear *l)
     return columns;
 }
 
-/* True if tensor `next` begins where tensor `first` with numel elements ends. */
+/* True if tensor `next` begins where tensor `first` with numel elements ends, as the model has put them. What
+ * lies side by side there always does (model/wrap.c). */
 static bool follows(const struct block *b, int first, int64_t numel, int next)
 {
-    return b->unit_of[first] == b->unit_of[next] && b->offsets[first] + numel == b->offsets[next] &&
-           b->adds[first] == b->adds[next];
+    const struct tensor *x = &b->chain->tensors[b->tensors[first]], *y = &b->chain->tensors[b->tensors[next]];
+    bool behind = x->declared.unit == y->declared.unit && x->declared.offset + numel == y->declared.offset;
+    assert(!behind || (x->unit == y->unit && x->offset + numel == y->offset));
+    return behind && b->adds[first] == b->adds[next];
 }
 
 /* A run of maps that are one product: maps [first, first + count) with `out` columns, from column
