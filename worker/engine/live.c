@@ -132,7 +132,8 @@ void strategy_plan_live(struct strategy *s, const struct job_fsdp *f)
         }
     }
     s->live.grad_sets = f->overlap_comm ? 2 : 1;
-    s->live.turns = s->live.sets > 1 || elements_of(s, &c->blocks[c->block_count - 1], TURNING, NULL) == 0;
+    int last = c->block_count - 1;
+    s->live.turns = s->live.sets > 1 || last < 0 || elements_of(s, &c->blocks[last], TURNING, NULL) == 0;
 }
 
 bool strategy_stays(const struct strategy *s, const struct block *b, int unit)

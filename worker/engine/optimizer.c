@@ -128,8 +128,7 @@ static void make_groups(struct optimizer *o, const struct job *job)
 /* Both have the same distance from where the model has put them, so one range numbers their elements. */
 static bool numbered_alike(const struct tensor *a, const struct tensor *b)
 {
-    return a->declared.unit == b->declared.unit &&
-           a->declared.offset - a->offset == b->declared.offset - b->offset;
+    return a->declared.unit == b->declared.unit && a->declared.offset - a->offset == b->declared.offset - b->offset;
 }
 
 /* Appends the elements of the unit from a tensor's first to `end`, cut to the owned part, to the ranges. */
@@ -146,8 +145,7 @@ static void add(struct optimizer *o, const struct tensor *x, int64_t end)
     }
     struct optimizer_range *last = o->range_count > 0 ? &o->ranges[o->range_count - 1] : NULL;
     if (last && last->unit == unit && last->group == group && last->first + last->count == first &&
-        o->groups[group].row->reach == REACH_ELEMENT &&
-        numbered_alike(&o->strategy->chain->tensors[last->tensor], x)) {
+        o->groups[group].row->reach == REACH_ELEMENT && numbered_alike(&o->strategy->chain->tensors[last->tensor], x)) {
         last->count = end - last->first;
         return;
     }

@@ -168,8 +168,8 @@ static const struct dt_rule prefetch = {
     .type = DT_RULE_ENUM, .choices = "BACKWARD_PRE|BACKWARD_POST|none", .null = true, .null_value = PREFETCH_NONE};
 static const struct dt_rule wrap_by = {
     .type = DT_RULE_ENUM, .choices = "transformer_based|size_based|none", .later = "custom"};
-static const struct dt_rule elements = {.type = DT_RULE_INTEGER, .max = 1e18};
-static const struct dt_rule elements_or_null = {.type = DT_RULE_INTEGER, .max = 1e18, .null = true, .null_value = -1};
+static const struct dt_rule elements = {.type = DT_RULE_INTEGER, .max = 9e15};
+static const struct dt_rule elements_or_null = {.type = DT_RULE_INTEGER, .max = 9e15, .null = true, .null_value = -1};
 static const struct dt_rule globs = {.type = DT_RULE_STRINGS, .null = true};
 static const struct dt_rule level = {
     .type = DT_RULE_ENUM, .choices = JOB_RECOMPUTE_LEVELS "|auto", .later = "attention|full|selective"};

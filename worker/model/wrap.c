@@ -127,12 +127,8 @@ static void find_small(struct wrapping *w)
 
 static int make(struct wrapping *w, const char *name, enum role role, bool shared, bool persistent)
 {
-    w->made[w->count] = (struct unit){.name = name,
-                                      .role = role,
-                                      .first_use = -1,
-                                      .last_use = -1,
-                                      .shared = shared,
-                                      .persistent = persistent};
+    w->made[w->count] = (struct unit){
+        .name = name, .role = role, .first_use = -1, .last_use = -1, .shared = shared, .persistent = persistent};
     return w->count++;
 }
 

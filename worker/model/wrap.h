@@ -10,7 +10,7 @@
 
 struct chain;
 
-struct wrap_policy { /* zeroed: units are those of the model */
+struct wrap_policy {          /* zeroed: units are those of the model */
     bool whole;               /* all tensors are in one unit */
     int64_t layers_per_unit;  /* a unit takes layers side by side until it has so many of them, */
     int64_t min_params;       /* and so many parameters; 0: one layer */
