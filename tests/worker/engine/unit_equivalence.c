@@ -474,8 +474,13 @@ static int compare_line(const char *left, const char *rights, int ranks, const c
     return count;
 }
 
+/* DTRUN_RANKS=35: three and five ranks alone. */
 static void compare_all(int ranks, int at_least)
 {
+    const char *some = getenv("DTRUN_RANKS");
+    if (some != NULL && strchr(some, '0' + ranks) == NULL) {
+        skip();
+    }
     struct dt_text text;
     struct dt_error err;
     dt_text_init(&text);
