@@ -14,7 +14,8 @@ struct wrap_policy strategy_wrap(const struct strategy_row *row, const struct jo
     struct wrap_policy p = {.whole = f->auto_wrap_policy == WRAP_WHOLE,
                             .layers_per_unit = f->auto_wrap_policy == WRAP_BY_LAYER ? f->layers_per_unit : 0,
                             .min_params = f->auto_wrap_policy == WRAP_BY_SIZE ? f->min_num_params : 0,
-                            .layers = f->wrap_layers};
+                            .layers = f->wrap_layers,
+                            .frozen = job->training.freeze};
     if (row->weights == &weights_sliced) {
         p.small = f->param_persistence_threshold;
         p.small_total = f->model_persistence_threshold < 0 ? INT64_MAX : f->model_persistence_threshold / shards;

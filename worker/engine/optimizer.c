@@ -40,28 +40,53 @@ static bool is_trained(const struct chain *c, const struct tensor *x)
 
 enum { FAR = 256 };
 
-int optimizer_check_groups(const struct job *job, const struct chain *chain, struct dt_error *err)
+static bool is_parameter(const struct chain *c, const struct tensor *x)
 {
+    (void)c;
+    return x->unit >= 0;
+}
+
+/* Each glob names one of the tensors that may be meant. */
+static int check_globs(const char *key, const struct dt_strings *globs, const struct chain *chain,
+                       bool (*counts)(const struct chain *, const struct tensor *), struct dt_error *err)
+{
+    for (int k = 0; k < globs->count; k++) {
+        const char *nearest = NULL;
+        size_t best = FAR + 1;
+        bool found = false;
+        for (int t = 0; t < chain->tensor_count && !found; t++) {
+            const struct tensor *x = &chain->tensors[t];
+            found = counts(chain, x) && fnmatch(globs->of[k], x->name, 0) == 0;
+            size_t far = counts(chain, x) ? dt_text_distance(globs->of[k], x->name, FAR) : FAR + 1;
+            nearest = far < best ? x->name : nearest;
+            best = far < best ? far : best;
+        }
+        if (!found) {
+            return dt_fail(err, DT_INVALID, "%s: %s: no tensor%s has such a name%s%s; * stands for any characters", key,
+                           globs->of[k], counts == is_trained ? " that is trained" : "",
+                           nearest != NULL ? "; the nearest is " : "", nearest != NULL ? nearest : "");
+        }
+    }
+    return 0;
+}
+
+int optimizer_check_names(const struct job *job, const struct chain *chain, struct dt_error *err)
+{
+    const struct dt_strings *freeze = &job->training.freeze;
+    bool trained = freeze->count == 0;
+    for (int t = 0; t < chain->tensor_count && !trained; t++) {
+        trained = is_trained(chain, &chain->tensors[t]);
+    }
+    if (check_globs("training.freeze", freeze, chain, is_parameter, err) != 0) {
+        return -1;
+    }
+    if (!trained) {
+        return dt_fail(err, DT_INVALID,
+                       "training.freeze: names all tensors: nothing is trained; name fewer, or use train --evaluate");
+    }
     for (int i = 0; i < job->optimizer.group_count; i++) {
-        const struct dt_strings *params = &job->optimizer.groups[i].params;
-        for (int k = 0; k < params->count; k++) {
-            const char *nearest = NULL;
-            size_t best = FAR + 1;
-            bool found = false;
-            for (int t = 0; t < chain->tensor_count && !found; t++) {
-                const struct tensor *x = &chain->tensors[t];
-                found = is_trained(chain, x) && fnmatch(params->of[k], x->name, 0) == 0;
-                size_t far = is_trained(chain, x) ? dt_text_distance(params->of[k], x->name, FAR) : FAR + 1;
-                nearest = far < best ? x->name : nearest;
-                best = far < best ? far : best;
-            }
-            if (!found) {
-                return dt_fail(err, DT_INVALID,
-                               "optimizer.groups: %s: no tensor that is trained has such a name%s%s; * stands for any "
-                               "characters",
-                               params->of[k], nearest != NULL ? "; the nearest is " : "",
-                               nearest != NULL ? nearest : "");
-            }
+        if (check_globs("optimizer.groups", &job->optimizer.groups[i].params, chain, is_trained, err) != 0) {
+            return -1;
         }
     }
     return 0;

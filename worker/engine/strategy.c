@@ -269,8 +269,19 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
 
 void strategy_plan(struct strategy *s, struct plan *p)
 {
+    int64_t most = 0;
     s->weights->plan(s, p);
     s->grads->plan(s, p);
+    for (int u = 0; u < s->chain->unit_count && s->trains; u++) {
+        const struct unit *x = &s->chain->units[u];
+        most = x->discarded && x->numel > most ? x->numel : most;
+    }
+    s->discard_piece = plan_add(p, PLAN_GRADIENT_SLOTS, PLAN_LOCAL, (size_t)most * dt_dtype_size(s->precision.grads));
+}
+
+void *strategy_discard(const struct strategy *s, int unit)
+{
+    return s->chain->units[unit].discarded ? s->discard : NULL;
 }
 
 int strategy_connect(const struct strategy *s, struct world *w, struct dt_error *err)
@@ -307,6 +318,7 @@ int strategy_connect(const struct strategy *s, struct world *w, struct dt_error 
 int strategy_open(struct strategy *s, struct world *w, const struct plan *p, struct dt_error *err)
 {
     s->world = w;
+    s->discard = plan_at(p, s->discard_piece);
     int units = s->chain->unit_count;
     s->unit_done = dt_arena_alloc(&s->arena, (size_t)units * sizeof *s->unit_done);
     for (int u = 0; u < units; u++) {

@@ -153,6 +153,8 @@ struct strategy {
 
     /* placements' own */
     struct home weights_home, grads_home;
+    int discard_piece;
+    void *discard; /* gradients of units that are frozen by the job; null: there are none */
     int wire_piece;
     char *wire_base; /* grads_whole: where gradients of another type are while they travel */
     struct slots gather, gradient;
@@ -210,6 +212,8 @@ struct home_part strategy_resident(struct strategy *s, int unit, int64_t *first,
 bool strategy_stays(const struct strategy *s, const struct block *b, int unit);
 /* The unit is trained: it has gradients, and the optimizer updates it. */
 bool strategy_trains(const struct strategy *s, int unit);
+/* Where backward writes gradients of a unit that is not trained; null: its blocks compute none. */
+void *strategy_discard(const struct strategy *s, int unit);
 /* Rank 0's buffers (running statistics, `count` elements of precision.buffers) become
  * everybody's, in the order of the compute stream. */
 void strategy_send_buffers(struct strategy *s, void *buffers, int64_t count);

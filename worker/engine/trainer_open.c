@@ -357,7 +357,7 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
     t->run.scaler = precision.scaler != NULL ? scaler_begin(&job->loss_scaling) : (struct scaler_state){0};
     const struct strategy_row *row = strategy_find(job->training.strategy, size, err);
     if (!row || strategy_shards(row, job, size, local_size, &t->shards, err) != 0 ||
-        open_chain(t, row, precision.compute, level, err) != 0 || optimizer_check_groups(job, &t->chain, err) != 0 ||
+        open_chain(t, row, precision.compute, level, err) != 0 || optimizer_check_names(job, &t->chain, err) != 0 ||
         open_data(t, err) != 0) {
         return -1;
     }

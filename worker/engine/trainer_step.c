@@ -231,6 +231,7 @@ static bool enter(const struct chain_walk *w, const struct block *b, struct pass
     }
     for (int k = 0; k < b->unit_count; k++) {
         if (!strategy_trains(s, b->units[k])) {
+            p->grads[k] = strategy_discard(s, b->units[k]);
             continue;
         }
         p->grads[k] = s->grads->get(s, b->units[k], t->stepper.at.micro_step, &p->accumulate[k]);

@@ -349,6 +349,7 @@ static const struct dt_field training_fields[] = {
     {"grad_accum_dtype", "\"fp32\"",
      "of gradients while they add up over micro-steps; the type of a 16-bit run: half the memory, rounded each time",
      AT(grad_accum_dtype), &accumulator},
+    {"freeze", "null", "names of tensors (globs) that keep their values", AT(freeze), &globs},
     {"step_timeout", "0", "seconds one step may take; 0: any", AT(step_timeout_s), &seconds},
     {"collective_timeout", "600", "seconds to wait for other ranks; 0: for ever", AT(collective_timeout_s), &seconds},
     {"accumulate_sync", "\"auto\"", "when gradients are reduced under accumulation", AT(accumulate_sync), &accumulate},

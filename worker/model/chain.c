@@ -464,6 +464,11 @@ void *pass_grad(const struct block *b, const struct pass *p, int i)
     return unit != NULL ? unit + b->offsets[i] * (int64_t)dt_dtype_size(pass_grad_type(b, p)) : NULL;
 }
 
+bool block_trains(const struct block *b, int i)
+{
+    return b->chain->tensors[b->tensors[i]].rule.role == ROLE_TRAINED;
+}
+
 bool pass_adds(const struct block *b, const struct pass *p, int i)
 {
     return p->accumulate[b->unit_of[i]] || b->adds[i];

@@ -40,13 +40,26 @@ static int root_of(const struct chain *c)
     return 0;
 }
 
+static bool is_named(const struct dt_strings *globs, const char *name)
+{
+    bool named = false;
+    for (int i = 0; i < globs->count && !named; i++) {
+        named = fnmatch(globs->of[i], name, 0) == 0;
+    }
+    return named;
+}
+
 static bool is_chosen(const struct wrap_policy *p, const char *name)
 {
-    bool chosen = p->layers.count == 0;
-    for (int i = 0; i < p->layers.count && !chosen; i++) {
-        chosen = fnmatch(p->layers.of[i], name, 0) == 0;
+    return p->layers.count == 0 || is_named(&p->layers, name);
+}
+
+static void freeze(struct chain *c, const struct dt_strings *globs)
+{
+    for (int i = 0; i < c->tensor_count; i++) {
+        struct tensor *t = &c->tensors[i];
+        t->rule.role = t->unit >= 0 && is_named(globs, t->name) ? ROLE_FROZEN : t->rule.role;
     }
-    return chosen;
 }
 
 static void group_units(struct wrapping *w)
@@ -143,6 +156,7 @@ static int unit_for(struct wrapping *w, const struct tensor *t, bool small)
         *made = make(w, apart ? "persistent" : c->units[group].name, t->rule.role,
                      apart || c->units[group].shared || w->joined[group], small);
     }
+    w->made[*made].discarded |= role == 1 && c->units[t->unit].role == ROLE_TRAINED;
     return *made;
 }
 
@@ -203,7 +217,8 @@ static void place_blocks(struct wrapping *w)
 
 static bool as_the_model(const struct wrap_policy *p)
 {
-    return !p->whole && p->layers_per_unit <= 1 && p->min_params == 0 && p->layers.count == 0 && p->small == 0;
+    return !p->whole && p->layers_per_unit <= 1 && p->min_params == 0 && p->layers.count == 0 && p->small == 0 &&
+           p->frozen.count == 0;
 }
 
 void chain_wrap(struct chain *c)
@@ -222,6 +237,7 @@ void chain_wrap(struct chain *c)
                          .persistent = {-1, -1},
                          .made = dt_alloc((ROLES * units + ROLES) * sizeof *w.made)};
     memset(w.made_of, -1, units * sizeof *w.made_of);
+    freeze(c, &w.policy->frozen);
     group_units(&w);
     find_small(&w);
     place_tensors(&w);

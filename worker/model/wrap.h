@@ -19,7 +19,8 @@ struct wrap_policy {          /* zeroed: units are those of the model */
      * than this; of others the vectors do, in a unit of their own, if none of them has more. WRAP_AUTO: ten times
      * the width of the widest layer. */
     int64_t small;
-    int64_t small_total; /* all of them together have at most so many elements */
+    int64_t small_total;      /* all of them together have at most so many elements */
+    struct dt_strings frozen; /* globs of tensors that keep their values: in units of their own, not trained */
 };
 enum { WRAP_AUTO = -1 };
 

@@ -324,6 +324,64 @@ static void test_live(void **state)
     }
 }
 
+/* training.freeze: tensors that it names keep their first values, the others learn; they have no state. */
+static void test_frozen(void **state)
+{
+    (void)state;
+    static const char *const name[] = {"*.h.0.*", "*wpe*"};
+    for (int half = 0; half < 2; half++) {
+        struct ranks_outcome all, some, first;
+        struct job job;
+        ranks_job(&job);
+        job.training.strategy = "zero3";
+        job.precision.compute = job.precision.reduce = half ? DT_BF16 : DT_F32;
+        ranks_train(&job, 2, &(struct ranks_options){.trace = false}, &all);
+        job.training.freeze = (struct dt_strings){2, (const char **)(uintptr_t)name};
+        ranks_train(&job, 2, &(struct ranks_options){.trace = false}, &some);
+        job.training.learning_rate = 0;
+        ranks_train(&job, 2, &(struct ranks_options){.trace = false}, &first);
+        assert_true(all.rc[0] == 0 && some.rc[0] == 0 && first.rc[0] == 0);
+        int frozen = 0;
+        for (int i = 0; i < some.tensor_count; i++) {
+            const char *own = some.tensors[i].name;
+            bool named = strstr(own, ".h.0.") != NULL || strstr(own, "wpe") != NULL;
+            bool same = memcmp(some.weights + some.tensors[i].first, first.weights + first.tensors[i].first,
+                               (size_t)some.tensors[i].numel * sizeof(float)) == 0;
+            assert_true(same == named);
+            frozen += named;
+        }
+        assert_int_equal(frozen, 13);
+        assert_true(some.bytes[PLAN_OPTIMIZER] < all.bytes[PLAN_OPTIMIZER] * 2 / 3);
+        assert_true(some.bytes[PLAN_GRADIENTS] < all.bytes[PLAN_GRADIENTS] * 2 / 3);
+        ranks_clear(&all);
+        ranks_clear(&some);
+        ranks_clear(&first);
+        dt_arena_clear(&job.arena);
+    }
+}
+
+static void test_frozen_names(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"transformer.wte.wieght"}, *const all[] = {"*"};
+    const char *const *globs[] = {wrong, all};
+    const char *const said[] = {"training.freeze: transformer.wte.wieght: no tensor has such a name; the nearest is "
+                                "transformer.wte.weight; * stands for any characters",
+                                "training.freeze: names all tensors: nothing is trained; name fewer, or use train "
+                                "--evaluate"};
+    for (int i = 0; i < 2; i++) {
+        struct job job;
+        struct trainer t;
+        struct dt_error err;
+        ranks_job(&job);
+        job.training.freeze = (struct dt_strings){1, (const char **)(uintptr_t)globs[i]};
+        assert_int_equal(trainer_prepare(&t, &job, 0, 2, 2, DT_F32, 0, &err), -1);
+        assert_string_equal(err.text, said[i]);
+        trainer_close(&t);
+        dt_arena_clear(&job.arena);
+    }
+}
+
 /* Collectives of three steps, the last one's publish included, by kind. */
 static void test_what_travels(void **state)
 {
@@ -606,6 +664,8 @@ int main(void)
         cmocka_unit_test(test_what_runs_beside),
         cmocka_unit_test(test_order_of_issue),
         cmocka_unit_test(test_live),
+        cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_frozen_names),
         cmocka_unit_test(test_what_travels),
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_bytes_bf16),
