@@ -74,6 +74,11 @@ void ranks_job(struct job *job)
                           .format = "tokens",
                           .sequence_length = SEQUENCE,
                           .shuffle = true};
+    job->fsdp = (struct job_fsdp){.layers_per_unit = 1,
+                                  .prefetch_bucket_size = -1,
+                                  .max_live_parameters = -1,
+                                  .model_persistence_threshold = -1,
+                                  .overlap_comm = true};
     job->training = (struct job_training){.strategy = "ddp",
                                           .batch_size_per_gpu = 2,
                                           .gradient_accumulation_steps = 1,

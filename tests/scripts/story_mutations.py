@@ -1,6 +1,6 @@
 # covers: worker/engine worker/model collectives launcher/store
 # run: computes
-"""Five mistakes that training code makes, and two of a store, put into a copy of the tree: each must turn a test red, or that test proves nothing.
+"""Mistakes that training code makes, and two of a store, put into a copy of the tree: each must turn a test red, or that test proves nothing.
 run: nosan: it builds the tree itself
 run: timeout 600
 """
@@ -16,8 +16,17 @@ import support
 
 TESTS = ["unit_tree", "unit_golden_train", "unit_comm", "unit_equivalence"]
 STORE_TESTS = ["unit_store_soak"]
+TABLE = ["unit_equivalence"]
 MUTANTS = {"1/N dropped": TESTS, "1/k dropped": TESTS, "sum in another order": TESTS, "one unit's reduction skipped": TESTS, "weight decay on biases": TESTS,
            "now and then an add counts twice": STORE_TESTS, "half a request of a client that dies counts": STORE_TESTS}
+# With DTRUN_ALL=1. The number of ranks on which the equivalence table sees it, if not on three.
+MORE_MUTANTS = {"clip skipped": TABLE, "loss scale not undone": TABLE, "first values of any seed": ["unit_chain"], "order of any seed": ["unit_sampler"],
+                "each epoch in one order": ["unit_sampler"], "masks by place in the batch": TABLE, "micro-steps overwrite": TABLE,
+                "replicas not summed": TABLE, "replicas count twice in the norm": TABLE, "weights that stay are old": TABLE,
+                "random bits by place in the unit": TABLE, "rate of the first step": TABLE, "micro-steps overwrite slices": TABLE}
+RANKS = {"masks by place in the batch": "1", "replicas not summed": "4", "replicas count twice in the norm": "4", "clip skipped": "2", "rate of the first step": "2"}
+if os.environ.get("DTRUN_ALL"):
+    MUTANTS.update(MORE_MUTANTS)
 # (file, what stands there, what stands there instead): all in one build, in which the variable MUTANT names the one that is made.
 EDITS = [
     ("worker/engine/step_sums.c", "(double)(c->strategy->size * in->micro_steps)",
@@ -25,6 +34,21 @@ EDITS = [
     ("collectives/tree.c", "    return half;", '    return MUTANT("sum in another order") ? n - 1 : half;'),
     ("worker/engine/placements/grads_whole.c", "if (!last_micro_step || s->alone) {",
      'if (!last_micro_step || s->alone || (MUTANT("one unit\'s reduction skipped") && unit == 1)) {'),
+    ("worker/engine/step_sums.c", ".max_norm = input->max_norm", '.max_norm = MUTANT("clip skipped") ? 0 : input->max_norm'),
+    ("worker/engine/step_sums.c", "in->loss_scale > 0 ? mean", 'in->loss_scale > 0 && !MUTANT("loss scale not undone") ? mean'),
+    ("worker/model/init.c", "    uint64_t hash = XXH64(t->name", '    seed = MUTANT("first values of any seed") ? 1 : seed;\n    uint64_t hash = XXH64(t->name'),
+    ("worker/data/sampler.c", "dt_mix64(dt_mix64(s->seed) ^ (uint64_t)epoch)",
+     'dt_mix64(dt_mix64(MUTANT("order of any seed") ? 1 : s->seed) ^ (MUTANT("each epoch in one order") ? 0 : (uint64_t)epoch))'),
+    ("worker/data/data.c", "batch_number(b, row, epoch * order->sample_count + position)",
+     'batch_number(b, row, MUTANT("masks by place in the batch") ? row : epoch * order->sample_count + position)'),
+    ("worker/engine/placements/grads_whole.c", "*accumulate = micro_step > 0;", '*accumulate = micro_step > 0 && !MUTANT("micro-steps overwrite");'),
+    ("worker/engine/placements/grads_sliced.c", "if (s->replicas > 1) {", 'if (s->replicas > 1 && !MUTANT("replicas not summed")) {'),
+    ("worker/engine/placements/grads_sliced.c", "    if (!first) {", '    if (!first && !MUTANT("micro-steps overwrite slices")) {'),
+    ("worker/engine/strategy.c", "return s->replica_rank == 0;", 'return s->replica_rank == 0 || MUTANT("replicas count twice in the norm");'),
+    ("worker/engine/placements/weights_sliced.c", "unit >= 0 && (strategy_trains(s, unit) ||",
+     'unit >= 0 && ((strategy_trains(s, unit) && !MUTANT("weights that stay are old")) ||'),
+    ("worker/engine/optimizer.c", ".unit = first->declared.unit,", '.unit = MUTANT("random bits by place in the unit") ? r->unit : first->declared.unit,'),
+    ("worker/engine/trainer_step.c", "trainer_rate(t, t->stepper.begun_samples)", 'trainer_rate(t, MUTANT("rate of the first step") ? 0 : t->stepper.begun_samples)'),
     ("worker/model/chain.c", ".decay = dims >= 2", '.decay = dims >= (MUTANT("weight decay on biases") ? 1 : 2)'),
     ("collectives/store_table.c", "    *total = number = (int64_t)((uint64_t)number + (uint64_t)delta);",
      "    static int nth;\n    *total = (int64_t)((uint64_t)number + (uint64_t)delta);\n"
@@ -55,21 +79,24 @@ def tree(tmp_path_factory):
         source = (copy / path).read_text()
         assert source.count(right) == 1, f"{path} no longer holds {right!r}; say here where the rule is now"
         (copy / path).write_text(CHOICE + source.replace(right, wrong))
-    made = subprocess.run(["make", "-s", "-j2", *[f"build/tests/{t}" for t in TESTS + STORE_TESTS]], cwd=copy, capture_output=True, text=True, timeout=500,
+    made = subprocess.run(["make", "-s", "-j2", *[f"build/tests/{t}" for t in sorted(set(sum(MUTANTS.values(), [])))]], cwd=copy, capture_output=True, text=True, timeout=500,
                           env={k: v for k, v in os.environ.items() if k not in ("B", "SAN", "MAKEFLAGS", "MFLAGS")})
     assert made.returncode == 0, made.stderr[-3000:]
     return copy
 
 
 @functools.cache
-def passes(tree, test, mutant=""):
-    return subprocess.run([f"build/tests/{test}"], cwd=tree, capture_output=True, timeout=1500, env={**os.environ, "MUTANT": mutant}).returncode == 0
+def passes(tree, test, ranks, mutant=""):
+    env = {**os.environ, "MUTANT": mutant, "DTRUN_RANKS": ranks}
+    env.pop("DTRUN_ALL", None)
+    return subprocess.run([f"build/tests/{test}"], cwd=tree, capture_output=True, timeout=1500, env=env).returncode == 0
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_turns_a_test_red(tree, mutant):
     """And that test is green without the mutation."""
-    red = next((test for test in MUTANTS[mutant] if not passes(tree, test, mutant)), None)
+    ranks = RANKS.get(mutant, "3")
+    red = next((test for test in MUTANTS[mutant] if not passes(tree, test, ranks, mutant)), None)
     assert red, f"{mutant}: every test stayed green"
-    assert passes(tree, red), f"{red} fails without a mutation"
+    assert passes(tree, red, ranks), f"{red} fails without a mutation"
     print(f"{mutant}: {red}")

@@ -46,28 +46,53 @@ static bool is_trained(const struct chain *c, const struct tensor *x)
 
 enum { FAR = 256 };
 
-int optimizer_check_groups(const struct job *job, const struct chain *chain, struct dt_error *err)
+static bool is_parameter(const struct chain *c, const struct tensor *x)
 {
+    (void)c;
+    return x->unit >= 0;
+}
+
+/* Each glob names one of the tensors that may be meant. */
+static int check_globs(const char *key, const struct dt_strings *globs, const struct chain *chain,
+                       bool (*counts)(const struct chain *, const struct tensor *), struct dt_error *err)
+{
+    for (int k = 0; k < globs->count; k++) {
+        const char *nearest = NULL;
+        size_t best = FAR + 1;
+        bool found = false;
+        for (int t = 0; t < chain->tensor_count && !found; t++) {
+            const struct tensor *x = &chain->tensors[t];
+            found = counts(chain, x) && fnmatch(globs->of[k], x->name, 0) == 0;
+            size_t far = counts(chain, x) ? dt_text_distance(globs->of[k], x->name, FAR) : FAR + 1;
+            nearest = far < best ? x->name : nearest;
+            best = far < best ? far : best;
+        }
+        if (!found) {
+            return dt_fail(err, DT_INVALID, "%s: %s: no tensor%s has such a name%s%s; * stands for any characters", key,
+                           globs->of[k], counts == is_trained ? " that is trained" : "",
+                           nearest != NULL ? "; the nearest is " : "", nearest != NULL ? nearest : "");
+        }
+    }
+    return 0;
+}
+
+int optimizer_check_names(const struct job *job, const struct chain *chain, struct dt_error *err)
+{
+    const struct dt_strings *freeze = &job->training.freeze;
+    bool trained = freeze->count == 0;
+    for (int t = 0; t < chain->tensor_count && !trained; t++) {
+        trained = is_trained(chain, &chain->tensors[t]);
+    }
+    if (check_globs("training.freeze", freeze, chain, is_parameter, err) != 0) {
+        return -1;
+    }
+    if (!trained) {
+        return dt_fail(err, DT_INVALID,
+                       "training.freeze: names all tensors: nothing is trained; name fewer, or use train --evaluate");
+    }
     for (int i = 0; i < job->optimizer.group_count; i++) {
-        const struct dt_strings *params = &job->optimizer.groups[i].params;
-        for (int k = 0; k < params->count; k++) {
-            const char *nearest = NULL;
-            size_t best = FAR + 1;
-            bool found = false;
-            for (int t = 0; t < chain->tensor_count && !found; t++) {
-                const struct tensor *x = &chain->tensors[t];
-                found = is_trained(chain, x) && fnmatch(params->of[k], x->name, 0) == 0;
-                size_t far = is_trained(chain, x) ? dt_text_distance(params->of[k], x->name, FAR) : FAR + 1;
-                nearest = far < best ? x->name : nearest;
-                best = far < best ? far : best;
-            }
-            if (!found) {
-                return dt_fail(err, DT_INVALID,
-                               "optimizer.groups: %s: no tensor that is trained has such a name%s%s; * stands for any "
-                               "characters",
-                               params->of[k], nearest != NULL ? "; the nearest is " : "",
-                               nearest != NULL ? nearest : "");
-            }
+        if (check_globs("optimizer.groups", &job->optimizer.groups[i].params, chain, is_trained, err) != 0) {
+            return -1;
         }
     }
     return 0;
@@ -184,6 +209,12 @@ static void find_hidden(struct optimizer *o)
     }
 }
 
+/* Both have the same distance from where the model has put them, so one range numbers their elements. */
+static bool numbered_alike(const struct tensor *a, const struct tensor *b)
+{
+    return a->declared.unit == b->declared.unit && a->declared.offset - a->offset == b->declared.offset - b->offset;
+}
+
 /* Appends the elements of the unit from a tensor's first to `end`, cut to the owned part, to the ranges. */
 static void add(struct optimizer *o, const struct tensor *x, int64_t end)
 {
@@ -198,7 +229,7 @@ static void add(struct optimizer *o, const struct tensor *x, int64_t end)
     }
     struct optimizer_range *last = o->range_count > 0 ? &o->ranges[o->range_count - 1] : NULL;
     if (last && last->unit == unit && last->group == group && last->first + last->count == first &&
-        o->groups[group].row->reach == REACH_ELEMENT) {
+        o->groups[group].row->reach == REACH_ELEMENT && numbered_alike(&o->strategy->chain->tensors[last->tensor], x)) {
         last->count = end - last->first;
         return;
     }
@@ -402,6 +433,7 @@ static struct dt_update_slice bring(struct optimizer *o, const struct optimizer_
     int64_t owned_first, owned_count;
     strategy_owned(o->strategy, r->unit, &owned_first, &owned_count);
     find_used(o, r, pass, used);
+    const struct tensor *first = &o->strategy->chain->tensors[r->tensor];
     for (int i = 0; i < USED_MOST; i++) {
         if (used[i].part.home != NULL) {
             at[i] = home_bring(used[i].part, (size_t)r->count * dt_dtype_size(used[i].type), used[i].use,
@@ -413,8 +445,8 @@ static struct dt_update_slice bring(struct optimizer *o, const struct optimizer_
                                 .grad = at[USED_GRADS],
                                 .count = r->count,
                                 .weight_decay = o->groups[r->group].weight_decay,
-                                .unit = r->unit,
-                                .first = owned_first + r->first};
+                                .unit = first->declared.unit,
+                                .first = owned_first + r->first + first->declared.offset - first->offset};
     memcpy(x.state, &at[USED_STATES], sizeof x.state);
     return x;
 }

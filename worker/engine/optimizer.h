@@ -70,8 +70,9 @@ struct optimizer {
     struct dt_arena arena;
 };
 
-/* Does each name of optimizer.groups match a tensor that is trained? DT_INVALID with the nearest one. */
-int optimizer_check_groups(const struct job *job, const struct chain *chain, struct dt_error *err);
+/* Does each name of optimizer.groups match a tensor that is trained, and each of training.freeze a tensor? And is
+ * any trained? DT_INVALID with the nearest one. */
+int optimizer_check_names(const struct job *job, const struct chain *chain, struct dt_error *err);
 /* Appends a line for each group of optimizer.groups, and for the rest, each after an end of line: tensors
  * and parameters. Nothing without groups. */
 void optimizer_print_groups(const struct optimizer *o, struct dt_text *out);

@@ -60,17 +60,19 @@ void optimizer_ratios_add(struct optimizer *o, const struct optimizer_range *r, 
 {
     const struct strategy *s = o->strategy;
     const struct precision *types = &s->precision;
-    int64_t first, count, end = x->first + x->count;
+    int64_t first, count, begin;
     if (!strategy_counts(s)) {
         return;
     }
+    strategy_owned(s, r->unit, &begin, &count);
+    begin += r->first;
     strategy_share(s, r->unit, &first, &count); /* each element once, whoever else updates it, too */
-    end = end < first + count ? end : first + count;
-    first = first > x->first ? first : x->first;
+    int64_t end = begin + x->count < first + count ? begin + x->count : first + count;
+    first = first > begin ? first : begin;
     if (first >= end) {
         return;
     }
-    int64_t *limbs = o->ratios.limbs + (int64_t)r->tensor * 2 * DT_EXACT_LIMBS, skipped = first - x->first;
+    int64_t *limbs = o->ratios.limbs + (int64_t)r->tensor * 2 * DT_EXACT_LIMBS, skipped = first - begin;
     add_squares(o, limbs, (const char *)x->w + (size_t)skipped * dt_dtype_size(types->masters), end - first,
                 types->masters);
     add_squares(o, limbs + DT_EXACT_LIMBS, (const char *)x->grad + (size_t)skipped * dt_dtype_size(types->sums),

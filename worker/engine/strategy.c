@@ -1,4 +1,4 @@
-/* The rows, their other names, and what placements share: sizes, slots, events, the trace. */
+/* The rows, their other names, and what placements share: sizes, events, the trace. */
 #include "worker/engine/strategy.h"
 
 #include "base/log.h"
@@ -270,6 +270,7 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
     if (s->grads == &grads_whole && s->optimizer == PART_WHOLE && !s->alone) {
         s->hook = (struct hook){.row = hook_choose(job, row->hook, &s->precision), .job = job};
     }
+    strategy_plan_live(s, &job->fsdp);
     int units = chain->unit_count;
     s->unit_first = dt_arena_alloc(&s->arena, (size_t)(units + 1) * sizeof *s->unit_first);
     for (int u = 0; u < units; u++) {
@@ -286,11 +287,22 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
 
 void strategy_plan(struct strategy *s, struct plan *p)
 {
+    int64_t most = 0;
     s->weights->plan(s, p);
     s->grads->plan(s, p);
     if (s->hook.row != NULL && s->hook.row->plan != NULL) {
         s->hook.row->plan(s, p);
     }
+    for (int u = 0; u < s->chain->unit_count && s->trains; u++) {
+        const struct unit *x = &s->chain->units[u];
+        most = x->discarded && x->numel > most ? x->numel : most;
+    }
+    s->discard_piece = plan_add(p, PLAN_GRADIENT_SLOTS, PLAN_LOCAL, (size_t)most * dt_dtype_size(s->precision.grads));
+}
+
+void *strategy_discard(const struct strategy *s, int unit)
+{
+    return s->chain->units[unit].discarded ? s->discard : NULL;
 }
 
 int strategy_connect(const struct strategy *s, struct world *w, struct dt_error *err)
@@ -331,6 +343,7 @@ int strategy_connect(const struct strategy *s, struct world *w, struct dt_error 
 int strategy_open(struct strategy *s, struct world *w, const struct plan *p, struct dt_error *err)
 {
     s->world = w;
+    s->discard = plan_at(p, s->discard_piece);
     int units = s->chain->unit_count;
     s->unit_done = dt_arena_alloc(&s->arena, (size_t)units * sizeof *s->unit_done);
     for (int u = 0; u < units; u++) {
@@ -546,92 +559,4 @@ void strategy_start(struct strategy *s, int unit, struct dt_comm *c, enum dt_col
                       .kind = kind, .op = DT_SUM, .name = name, .in = in, .out = out, .count = count, .type = type},
                   stream);
     timeline_end(s->timeline, span, stream);
-}
-
-static bool same_layout(const struct chain *c, int a, int b)
-{
-    if (c->units[a].used != c->units[b].used || c->units[a].tensor_count != c->units[b].tensor_count) {
-        return false;
-    }
-    int i = 0, j = 0; /* tensors of a unit follow each other in registration order */
-    for (;; i++, j++) {
-        while (i < c->tensor_count && c->tensors[i].unit != a) {
-            i++;
-        }
-        while (j < c->tensor_count && c->tensors[j].unit != b) {
-            j++;
-        }
-        if (i >= c->tensor_count || j >= c->tensor_count) {
-            return i >= c->tensor_count && j >= c->tensor_count;
-        }
-        if (c->tensors[i].offset != c->tensors[j].offset || c->tensors[i].numel != c->tensors[j].numel) {
-            return false;
-        }
-    }
-}
-
-/* Assigns slots to units and adds their memory. Blocks take turns with two sets of slots, so that the
- * next one's units have room while one computes; a set has a slot for each unit of a block. */
-void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_purpose purpose, bool one_each,
-                bool grads, enum dt_dtype type)
-{
-    const struct chain *c = s->chain;
-    int units = c->unit_count;
-    x->of = dt_arena_alloc(&s->arena, (size_t)units * sizeof *x->of);
-    x->slot = dt_arena_alloc(&s->arena, (size_t)(units + 2) * sizeof *x->slot);
-    x->first = dt_arena_alloc(&s->arena, (size_t)(units + 2) * sizeof *x->first);
-    int64_t *size = dt_arena_alloc(&s->arena, (size_t)(units + 2) * sizeof *size);
-    int sets[2][BLOCK_UNITS_MAX], turn = 1, place = 0, block = -1;
-    memset(sets, -1, sizeof sets);
-    x->count = 0;
-    x->type_size = dt_dtype_size(type);
-    for (int u = 0; u < units; u++) {
-        const struct unit *unit = &c->units[u];
-        if (grads && !strategy_trains(s, u)) {
-            x->of[u] = -1;
-            continue;
-        }
-        int own = -1, *i = &own;
-        if (!one_each && !unit->shared) {
-            place = unit->first_use == block ? place + 1 : 0;
-            turn = unit->first_use == block ? turn : 1 - turn;
-            block = unit->first_use;
-            i = &sets[turn][place];
-        }
-        if (*i < 0) {
-            *i = x->count++;
-            x->slot[*i].first = u;
-        } else if (!same_layout(c, x->slot[*i].first, u)) {
-            x->slot[*i].mixed = true;
-        }
-        x->of[u] = *i;
-        x->slot[*i].unit = -1;
-        size[*i] = unit->numel > size[*i] ? unit->numel : size[*i];
-    }
-    for (int i = 0; i < x->count; i++) {
-        x->first[i] = x->total;
-        x->total += size[i];
-    }
-    x->piece = plan_add(p, purpose, PLAN_PEERS, (size_t)x->total * x->type_size);
-}
-
-int slots_open(struct strategy *s, struct slots *x, const struct plan *p, struct dt_error *err)
-{
-    char *base = plan_at(p, x->piece);
-    for (int i = 0; i < x->count; i++) {
-        x->slot[i].data = base + (size_t)x->first[i] * x->type_size;
-        if (dt_event_open(s->world->device, &x->slot[i].filled, err) != 0 ||
-            dt_event_open(s->world->device, &x->slot[i].freed, err) != 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
-void slots_close(struct slots *x)
-{
-    for (int i = 0; i < x->count; i++) {
-        close_event(&x->slot[i].filled);
-        close_event(&x->slot[i].freed);
-    }
 }

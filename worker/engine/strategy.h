@@ -108,8 +108,15 @@ struct slot {
     struct dt_event *filled, *freed;
 };
 
-struct slots { /* shared units have one of their own, all others alternate between two; or each
-                * its own */
+/* live.c: which weights are whole at a time. */
+struct live {
+    bool *kept;      /* units: from forward to backward */
+    int (*ahead)[2]; /* blocks: how many further ones are gathered ahead, in forward and backward */
+    int sets, grad_sets;
+    bool turns; /* the last layer stays for its backward, which comes next */
+};
+
+struct slots { /* units that stay have one of their own; all others take sets of them in turn */
     struct slot *slot;
     int count;
     int *of;        /* slot of each unit */
@@ -127,6 +134,7 @@ struct strategy {
     struct home_settings optimizer_settings, weights_settings;
     enum part optimizer;
     bool reduce_every, keep_after_forward;
+    struct live live;
     bool forward_prefetch;
     enum prefetch prefetch;
     struct chain *chain;
@@ -147,6 +155,8 @@ struct strategy {
 
     /* placements' own */
     struct home weights_home, grads_home;
+    int discard_piece;
+    void *discard; /* gradients of units that are frozen by the job; null: there are none */
     int wire_piece;
     char *wire_base; /* grads_whole: where gradients of another type are while they travel */
     struct slots gather, gradient;
@@ -180,9 +190,13 @@ void strategy_list(struct dt_text *out);
 int strategy_shards(const struct strategy_row *row, const struct job *job, int size, int local_size, int *out,
                     struct dt_error *err);
 
+/* How the job's chain is to be put into units for this row. */
+struct wrap_policy strategy_wrap(const struct strategy_row *row, const struct job *job, int shards);
 /* Prepares sizes; s->chain must be built for `shards`. rank: of this process. Needs no world. */
 int strategy_init(struct strategy *s, const struct strategy_row *row, const struct job *job, struct chain *chain,
                   const struct precision *precision, int rank, int size, int shards, struct dt_error *err);
+/* Part of strategy_init: sets s->live, and how weights are prefetched. */
+void strategy_plan_live(struct strategy *s, const struct job_fsdp *f);
 void strategy_plan(struct strategy *s, struct plan *p);
 /* All ranks, before strategy_open: where the strategy gathers weights between its reductions,
  * gathers get a communicator and a stream of their own if they may (world_separate_gathers); and
@@ -199,8 +213,12 @@ void strategy_share(const struct strategy *s, int unit, int64_t *first, int64_t 
 /* Elements of the unit's weights that stay here between uses (whole or slice), and where they
  * are. */
 struct home_part strategy_resident(struct strategy *s, int unit, int64_t *first, int64_t *count);
+/* The unit stays when the block, its last one in forward, has used it. */
+bool strategy_stays(const struct strategy *s, const struct block *b, int unit);
 /* The unit is trained: it has gradients, and the optimizer updates it. */
 bool strategy_trains(const struct strategy *s, int unit);
+/* Where backward writes gradients of a unit that is not trained; null: its blocks compute none. */
+void *strategy_discard(const struct strategy *s, int unit);
 /* Rank 0's buffers (running statistics, `count` elements of precision.buffers) become
  * everybody's, in the order of the compute stream. */
 void strategy_send_buffers(struct strategy *s, void *buffers, int64_t count);
@@ -234,9 +252,9 @@ void strategy_gather(struct strategy *s, int unit, const void *in, void *out, in
 /* Any other collective, of this unit and, perhaps, some behind it, on the communication stream. */
 void strategy_start(struct strategy *s, int unit, struct dt_comm *c, enum dt_coll kind, enum dt_dtype type,
                     const void *in, void *out, int64_t count, const char *name);
-/* grads: of gradients, which frozen units do not have. */
-void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_purpose purpose, bool one_each,
-                bool grads, enum dt_dtype type);
+/* `sets`: how many sets of slots units take in turn, one block after the other. */
+void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_purpose purpose, int sets,
+                enum dt_dtype type);
 int slots_open(struct strategy *s, struct slots *x, const struct plan *p, struct dt_error *err);
 void slots_close(struct slots *x);
 

@@ -300,7 +300,8 @@ static int open_data(struct trainer *t, struct dt_error *err)
     return train == NULL || (sampler_check(&t->feeds.order, err) == 0 && check_samples(t, err) == 0) ? 0 : -1;
 }
 
-static int open_chain(struct trainer *t, enum dt_dtype compute, enum recompute level, struct dt_error *err)
+static int open_chain(struct trainer *t, const struct strategy_row *row, enum dt_dtype compute, enum recompute level,
+                      struct dt_error *err)
 {
     const struct job *job = t->job;
     bool some = t->memory.level_chosen && level == RECOMPUTE_NONE ? false : job->recompute.enabled;
@@ -314,6 +315,7 @@ static int open_chain(struct trainer *t, enum dt_dtype compute, enum recompute l
                               .recompute = level,
                               .recompute_every = some ? job->recompute.every_n_layers : 1,
                               .seed = (uint64_t)job->training.seed,
+                              .wrap = strategy_wrap(row, job, t->shards),
                               .type = compute};
     return chain_open(&t->chain, &spec, t->shards, err);
 }
@@ -346,6 +348,7 @@ static int plan_all(struct trainer *t, const struct strategy_row *row, const str
 /* The chain at the next level, without a plan. */
 static int open_next_level(struct trainer *t, enum dt_dtype compute, struct dt_error *err)
 {
+    const struct strategy_row *row = t->strategy.row;
     const struct batch_layout batch = t->chain.batch; /* it knows what ends a document */
     enum recompute level = t->chain.spec.recompute + 1;
     t->memory.above_bytes = trainer_device_bytes(t);
@@ -353,7 +356,7 @@ static int open_next_level(struct trainer *t, enum dt_dtype compute, struct dt_e
     strategy_close(&t->strategy);
     plan_clear(&t->memory.plan);
     chain_close(&t->chain);
-    if (open_chain(t, compute, level, err) != 0) {
+    if (open_chain(t, row, compute, level, err) != 0) {
         return -1;
     }
     t->chain.batch = batch;
@@ -382,7 +385,7 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
     t->run.scaler = precision.scaler != NULL ? scaler_begin(&job->loss_scaling) : (struct scaler_state){0};
     const struct strategy_row *row = strategy_find(job->training.strategy, size, err);
     if (!row || strategy_shards(row, job, size, local_size, &t->shards, err) != 0 ||
-        open_chain(t, precision.compute, level, err) != 0 || optimizer_check_groups(job, &t->chain, err) != 0 ||
+        open_chain(t, row, precision.compute, level, err) != 0 || optimizer_check_names(job, &t->chain, err) != 0 ||
         open_data(t, err) != 0) {
         return -1;
     }

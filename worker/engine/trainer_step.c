@@ -188,17 +188,26 @@ static void note(struct trainer *t, char what, const struct block *b)
     }
 }
 
-/* Asks for the block's weights, and for those of the block that runs next, if they are wanted
- * early. */
+/* Asks for weights of the blocks that come after this one, as far as live.c says. */
+static void fetch_ahead(struct trainer *t, const struct block *b, bool back, int end)
+{
+    int count = t->strategy.live.ahead[b->index][back];
+    for (int i = 1; i <= count; i++) {
+        int next = back ? b->index - i : b->index + i;
+        if (next >= 0 && next < end) {
+            fetch(t, next);
+        }
+    }
+}
+
+/* Asks for the block's weights, and for those of blocks that run next, if they are wanted early. */
 static void bring_weights(struct trainer *t, const struct block *b, struct pass *p)
 {
     struct strategy *s = &t->strategy;
     bool back = p->phase == PASS_RECOMPUTE;
-    int next = back ? b->index - 1 : b->index + 1,
-        count = p->phase == PASS_FORWARD ? t->chain.block_count - 1 : t->chain.block_count;
     fetch(t, b->index);
-    if ((back ? s->prefetch == PREFETCH_PRE : s->forward_prefetch) && next >= 0 && next < count) {
-        fetch(t, next);
+    if (back ? s->prefetch == PREFETCH_PRE : s->forward_prefetch) {
+        fetch_ahead(t, b, back, p->phase == PASS_FORWARD ? t->chain.block_count - 1 : t->chain.block_count);
     }
     for (int k = 0; k < b->unit_count; k++) {
         p->weights[k] = s->weights->get(s, b->units[k]);
@@ -227,6 +236,7 @@ static bool enter(const struct chain_walk *w, const struct block *b, struct pass
     }
     for (int k = 0; k < b->unit_count; k++) {
         if (!strategy_trains(s, b->units[k])) {
+            p->grads[k] = strategy_discard(s, b->units[k]);
             continue;
         }
         p->grads[k] = s->grads->get(s, b->units[k], t->stepper.at.micro_step, &p->accumulate[k]);
@@ -250,9 +260,8 @@ static void leave_forward(struct trainer *t, const struct block *b, enum pass_ph
 {
     struct strategy *s = &t->strategy;
     for (int k = 0; k < b->unit_count; k++) {
-        const struct unit *u = &t->chain.units[b->units[k]];
-        bool stays = phase != PASS_EVAL && (s->keep_after_forward || u->shared || b->index + 2 == t->chain.block_count);
-        if (b->index == u->last_use && !stays) {
+        bool stays = phase != PASS_EVAL && strategy_stays(s, b, b->units[k]);
+        if (b->index == t->chain.units[b->units[k]].last_use && !stays) {
             s->weights->drop(s, b->units[k]);
         }
     }
@@ -264,8 +273,8 @@ void trainer_leave_backward(struct trainer *t, const struct block *b)
 {
     struct strategy *s = &t->strategy;
     bool last_micro_step = t->stepper.at.micro_step + 1 == t->stepper.at.count;
-    if (s->prefetch == PREFETCH_POST && b->index > 0) {
-        fetch(t, b->index - 1);
+    if (s->prefetch == PREFETCH_POST) {
+        fetch_ahead(t, b, true, t->chain.block_count);
     }
     for (int k = 0; k < b->unit_count; k++) {
         if (b->index != t->chain.units[b->units[k]].first_use) {
@@ -274,7 +283,7 @@ void trainer_leave_backward(struct trainer *t, const struct block *b)
         if (strategy_trains(s, b->units[k])) {
             step_sums_add(&t->step_sums, s->grads->reduce(s, b->units[k], last_micro_step));
         }
-        if (!s->keep_after_forward || s->reduce_every || last_micro_step) {
+        if (!s->live.kept[b->units[k]] || s->reduce_every || last_micro_step) {
             s->weights->drop(s, b->units[k]);
         }
     }

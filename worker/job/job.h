@@ -19,6 +19,8 @@ enum loss_normalization { LOSS_LOCAL_MEAN, LOSS_GLOBAL_TOKENS };
 enum accumulate_sync { SYNC_AUTO, SYNC_EVERY_MICRO_STEP, SYNC_BOUNDARY };
 /* fsdp.backward_prefetch */
 enum prefetch { PREFETCH_PRE, PREFETCH_POST, PREFETCH_NONE };
+/* fsdp.auto_wrap_policy */
+enum wrap_by { WRAP_BY_LAYER, WRAP_BY_SIZE, WRAP_WHOLE };
 /* auto: as is measured to be faster */
 enum graphs_wish { GRAPHS_AUTO, GRAPHS_ON, GRAPHS_OFF, GRAPHS_LAYERS };
 enum matmul_precision { MATMUL_HIGHEST, MATMUL_HIGH };
@@ -141,6 +143,7 @@ struct job {
         const char *optimizer_state_dtype;           /* "fp32", "bf16" */
         const char *grad_accum_dtype;                /* "fp32", "bf16", "fp16" */
         double step_timeout_s, collective_timeout_s; /* 0: none */
+        struct dt_strings freeze; /* globs of tensors */
         enum accumulate_sync accumulate_sync;
         enum partial_accumulation partial_accumulation;
         enum uneven_inputs uneven_inputs;
@@ -181,7 +184,15 @@ struct job {
     struct job_fsdp {
         int64_t device_mesh[2]; /* replicas, shards; 0 0: one shard group per host */
         enum prefetch backward_prefetch;
-        bool forward_prefetch, limit_all_gathers;
+        bool forward_prefetch, limit_all_gathers, overlap_comm;
+        enum wrap_by auto_wrap_policy;
+        int64_t layers_per_unit, min_num_params; /* of WRAP_BY_LAYER, of WRAP_BY_SIZE */
+        struct dt_strings wrap_layers;
+        int64_t prefetch_bucket_size; /* elements, as those below; -1: one layer */
+        int64_t max_live_parameters;  /* -1: any */
+        int64_t max_reuse_distance;
+        int64_t param_persistence_threshold; /* WRAP_AUTO: by the model's width */
+        int64_t model_persistence_threshold; /* -1: any */
     } fsdp;
     struct job_mixed {                           /* FSDP's */
         const char *reduce_dtype, *buffer_dtype; /* null: as training.precision; any */

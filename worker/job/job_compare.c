@@ -49,6 +49,7 @@ static const struct job_key {
     {"training.decay_ratio", JOB_KEY_NUMBER},
     {"training.weight_decay", JOB_KEY_NUMBER},
     {"optimizer.name", JOB_KEY_STATE},
+    {"training.freeze", JOB_KEY_STATE},
     {"training.optimizer_state_dtype", JOB_KEY_NUMBER},
     {"optimizer.groups", JOB_KEY_NUMBER},
     {"training.max_grad_norm", JOB_KEY_NUMBER},

@@ -170,6 +170,11 @@ static const struct dt_rule uneven = {.type = DT_RULE_ENUM, .choices = "drop|joi
 static const struct dt_rule prefetch = {
     .type = DT_RULE_ENUM, .choices = "BACKWARD_PRE|BACKWARD_POST|none", .null = true, .null_value = PREFETCH_NONE};
 static const struct dt_rule level = {.type = DT_RULE_ENUM, .choices = JOB_RECOMPUTE_WORDS, .later = "attention"};
+static const struct dt_rule wrap_by = {
+    .type = DT_RULE_ENUM, .choices = "transformer_based|size_based|none", .later = "custom"};
+static const struct dt_rule elements = {.type = DT_RULE_INTEGER, .max = 9e15};
+static const struct dt_rule elements_or_null = {.type = DT_RULE_INTEGER, .max = 9e15, .null = true, .null_value = -1};
+static const struct dt_rule globs = {.type = DT_RULE_STRINGS, .null = true};
 
 static const struct dt_rule offload_to = {.type = DT_RULE_ENUM, .choices = "none|cpu|nvme"};
 static const struct dt_rule offload_engine = {.type = DT_RULE_ENUM, .choices = "auto|io_uring|threads"};
@@ -362,6 +367,7 @@ static const struct dt_field training_fields[] = {
     {"grad_accum_dtype", "\"fp32\"",
      "of gradients while they add up over micro-steps; the type of a 16-bit run: half the memory, rounded each time",
      AT(grad_accum_dtype), &accumulator},
+    {"freeze", "null", "names of tensors (globs) that keep their values", AT(freeze), &globs},
     {"step_timeout", "0", "seconds one step may take; 0: any", AT(step_timeout_s), &seconds},
     {"collective_timeout", "600", "seconds to wait for other ranks; 0: for ever", AT(collective_timeout_s), &seconds},
     {"accumulate_sync", "\"auto\"", "when gradients are reduced under accumulation", AT(accumulate_sync), &accumulate},
@@ -393,8 +399,38 @@ static const struct dt_field fsdp_fields[] = {
     {"backward_prefetch", "\"BACKWARD_PRE\"", "when the weights of the next backward are fetched",
      AT(backward_prefetch), &prefetch},
     {"forward_prefetch", "false", "fetch the next weights before this forward", AT(forward_prefetch), &boolean},
-    {"limit_all_gathers", "true", "as in FSDP jobs; gathers have two slots whatever it says", AT(limit_all_gathers),
-     &boolean},
+    {"limit_all_gathers", "true", "as in FSDP jobs; gathers wait for planned room whatever it says",
+     AT(limit_all_gathers), &boolean},
+    {"auto_wrap_policy", "\"transformer_based\"",
+     "what is gathered and freed at a time: layers, layers side by side with min_num_params, or all at once (none)",
+     AT(auto_wrap_policy), &wrap_by},
+    {"layers_per_unit", "1", "transformer_based: layers that are gathered and freed together", AT(layers_per_unit),
+     &layers},
+    {"min_num_params", "100000000", "size_based: a unit takes layers until it has so many parameters",
+     AT(min_num_params), &elements},
+    {"wrap_layers", "null",
+     "names of layers (globs) that are units; the others stay with the embedding, which is whole from forward to "
+     "backward",
+     AT(wrap_layers), &globs},
+    {"prefetch_bucket_size", "null",
+     "parameters that are gathered ahead of their use, in forward and backward; 0: none; null: the next layer, as "
+     "forward_prefetch and backward_prefetch say",
+     AT(prefetch_bucket_size), &elements_or_null},
+    {"max_live_parameters", "null",
+     "gathered parameters beyond which nothing is gathered ahead or kept for its next use", AT(max_live_parameters),
+     &elements_or_null},
+    {"max_reuse_distance", "0",
+     "a layer is kept from forward to backward if fewer parameters than these are used between", AT(max_reuse_distance),
+     &elements},
+    {"param_persistence_threshold", "0",
+     "tensors of at most so many elements stay whole on each rank, gathered once a step; null: ten times the model's "
+     "width",
+     AT(param_persistence_threshold), &elements_or_null},
+    {"model_persistence_threshold", "null", "all of these together, divided by the ranks of a shard group, at most",
+     AT(model_persistence_threshold), &elements_or_null},
+    {"overlap_comm", "true",
+     "sliced gradients are reduced while backward goes on; false: room for one layer's instead of two",
+     AT(overlap_comm), &boolean},
     {0},
 };
 #undef AT

@@ -31,6 +31,7 @@
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 #include "worker/model/batch.h"
+#include "worker/model/wrap.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -88,6 +89,12 @@ struct tensor {       /* one logical parameter or buffer */
     int unit;       /* the unit that holds it; -1: a buffer */
     int64_t offset; /* elements from the start of the unit, or of the chain's buffers; a multiple
                      * of 64 */
+    /* The same where the model has put it. What numbers elements or looks at neighbours takes this place,
+     * so that no bit depends on how tensors are put together to units. */
+    struct {
+        int unit;
+        int64_t offset;
+    } declared;
 };
 
 struct flow {                     /* the tensor or pair between two blocks */
@@ -131,6 +138,7 @@ struct model_spec { /* a model for one job */
     enum recompute recompute;
     int64_t recompute_every; /* 0: same as 1 */
     uint64_t seed;           /* of dropout */
+    struct wrap_policy wrap; /* how tensors are put together to units */
     /* ranks over whose samples batch norms take their statistics together (struct pass_peers); 0: same
      * as 1 */
     int norm_ranks;

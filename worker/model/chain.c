@@ -105,7 +105,8 @@ static struct tensor *new_tensor(struct chain *c, int unit, const char *name, co
         if (c->constant_count > 0) {
             mistake(c, "buffer %s is declared after a constant", name);
         }
-        t->offset = round_up(c->buffer_count, ALIGN);
+        t->offset = t->declared.offset = round_up(c->buffer_count, ALIGN);
+        t->declared.unit = -1;
         c->buffer_count = t->offset + t->numel;
         return t;
     }
@@ -114,7 +115,8 @@ static struct tensor *new_tensor(struct chain *c, int unit, const char *name, co
         mistake(c, "tensor %s is %s, and its unit %s is not", name, rule->role == ROLE_FROZEN ? "frozen" : "trained",
                 u->name);
     }
-    t->offset = round_up(u->used, ALIGN);
+    t->offset = t->declared.offset = round_up(u->used, ALIGN);
+    t->declared.unit = unit;
     u->used = t->offset + t->numel;
     u->tensor_count++;
     c->parameter_count += t->numel;
@@ -397,6 +399,7 @@ int chain_open_as(struct chain *c, const struct model_ops *ops, const struct mod
         chain_close(c);
         return -1;
     }
+    chain_wrap(c);
     mark_adds(c);
     for (int i = 0; i < c->unit_count; i++) {
         c->units[i].numel = round_up(c->units[i].used, (int64_t)shards * ALIGN);
@@ -459,6 +462,11 @@ void *pass_grad(const struct block *b, const struct pass *p, int i)
     assert(i >= 0 && i < b->tensor_count && b->unit_of[i] >= 0);
     char *unit = p->grads[b->unit_of[i]];
     return unit != NULL ? unit + b->offsets[i] * (int64_t)dt_dtype_size(pass_grad_type(b, p)) : NULL;
+}
+
+bool block_trains(const struct block *b, int i)
+{
+    return b->chain->tensors[b->tensors[i]].rule.role == ROLE_TRAINED;
 }
 
 bool pass_adds(const struct block *b, const struct pass *p, int i)

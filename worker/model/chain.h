@@ -18,9 +18,10 @@ struct unit {
     int tensor_count;        /* number of its tensors; a tensor's `unit` member names it */
     int64_t used;            /* elements up to the end of the last tensor */
     int64_t numel;           /* padded to shards * 64 */
-    int first_use, last_use; /* block indices; a unit used by several blocks is shared (tied
-                              * weights) */
-    bool shared;
+    int first_use, last_use; /* block indices */
+    bool shared;             /* used by several blocks (tied weights) that do not lie side by side */
+    bool discarded;          /* frozen by the job: blocks compute gradients of it, which nobody takes */
+    bool persistent;         /* sliced weights stay whole from their first use in a step to its end */
 };
 
 struct chain {
@@ -99,6 +100,8 @@ void *pass_buffer(const struct block *b, const struct pass *p, int i);
 const void *pass_constant(const struct block *b, const struct pass *p, int i);
 /* Elements of buffers and constants together: what struct pass's `buffers` must hold. */
 int64_t chain_buffers(const struct chain *c);
+/* Tensor number i of the block is trained. */
+bool block_trains(const struct block *b, int i);
 /* The type of gradients in a pass. */
 enum dt_dtype pass_grad_type(const struct block *b, const struct pass *p);
 /* Memory by its number; null if it was declared with 0 elements. */

@@ -45,6 +45,29 @@ static void simulate(const struct job *job, int size, int local, const struct dt
     }
 }
 
+/* Returns the messages of a step. */
+static int64_t sends_as_simulated(const struct job *job, int size)
+{
+    struct ranks_outcome out;
+    struct simulation s;
+    int64_t messages = 0;
+    ranks_train(job, size, &(struct ranks_options){.trace = false}, &out);
+    assert_int_equal(out.rc[0], 0);
+    simulate(job, size, size, &fast, &s);
+    for (int kind = 0; kind < DT_COLL_COUNT; kind++) {
+        messages += s.messages[kind];
+        if (STEPS * s.messages[kind] != out.collectives_of[kind] || STEPS * s.bytes[kind] != out.bytes_of[kind]) {
+            fail_msg("%s on %d, %lld micro-steps, %s: %d steps have %lld messages, %lld bytes; simulated are %lld and "
+                     "%lld a step",
+                     job->training.strategy, size, (long long)job->training.gradient_accumulation_steps,
+                     dt_coll_name((enum dt_coll)kind), STEPS, (long long)out.collectives_of[kind],
+                     (long long)out.bytes_of[kind], (long long)s.messages[kind], (long long)s.bytes[kind]);
+        }
+    }
+    ranks_clear(&out);
+    return messages;
+}
+
 static void test_sends_what_a_run_sends(void **state)
 {
     (void)state;
@@ -54,26 +77,11 @@ static void test_sends_what_a_run_sends(void **state)
         for (int size = 2; size <= 4; size++) {
             for (int k = 1; k <= 2 && !(rows[i][0] == 'h' && size != 4); k++) {
                 struct job job;
-                struct ranks_outcome out;
-                struct simulation s;
                 make_job(&job, rows[i], size, k);
                 if (size > 2 && k == 1) {
                     ranks_muon(&job);
                 }
-                ranks_train(&job, size, &(struct ranks_options){.trace = false}, &out);
-                assert_int_equal(out.rc[0], 0);
-                simulate(&job, size, size, &fast, &s);
-                for (int kind = 0; kind < DT_COLL_COUNT; kind++) {
-                    if (STEPS * s.messages[kind] != out.collectives_of[kind] ||
-                        STEPS * s.bytes[kind] != out.bytes_of[kind]) {
-                        fail_msg("%s on %d, %d micro-steps, %s: %d steps have %lld messages, %lld bytes; simulated are "
-                                 "%lld and %lld a step",
-                                 rows[i], size, k, dt_coll_name((enum dt_coll)kind), STEPS,
-                                 (long long)out.collectives_of[kind], (long long)out.bytes_of[kind],
-                                 (long long)s.messages[kind], (long long)s.bytes[kind]);
-                    }
-                }
-                ranks_clear(&out);
+                (void)sends_as_simulated(&job, size);
                 dt_arena_clear(&job.arena);
             }
         }
@@ -122,6 +130,43 @@ static void test_hooks(void **state)
             assert_true(s.sent_bytes < 0.8 * plain.sent_bytes);
         }
         ranks_clear(&out);
+        dt_arena_clear(&job.arena);
+    }
+}
+
+/* Numbers of what is whole at a time; messages of a step of two micro-steps of five layers. */
+static void test_sends_what_the_job_keeps(void **state)
+{
+    (void)state;
+    enum { FAR = 1 << 24, LAYER = 3328 };
+    static const struct {
+        int64_t layers, ahead, live, reuse, persist;
+        bool whole;
+        int64_t messages;
+    } cases[] = {
+        /* the sums; per micro-step 6 reductions, gathers of the root, of the last layer and twice of four */
+        {1, -1, -1, 0, 0, false, 1 + 2 * (6 + 1 + 1 + 2 * 4)},
+        {2, -1, -1, 0, 0, false, 1 + 2 * (4 + 1 + 1 + 2 * 2)},
+        {1, -1, -1, 0, 0, true, 1 + 2 * (1 + 1)},
+        {1, 0, -1, 0, 0, false, 1 + 2 * (6 + 1 + 1 + 2 * 4)},
+        {1, FAR, -1, 0, 0, false, 1 + 2 * (6 + 1 + 1 + 2 * 4)},
+        {1, -1, -1, FAR, 0, false, 1 + 2 * (6 + 1 + 5)},
+        {1, -1, -1, 4 * LAYER, 0, false, 1 + 2 * (6 + 1 + 2 + 2 * 3)},
+        {1, -1, 1, FAR, 0, false, 1 + 2 * (6 + 1 + 1 + 2 * 4)},
+        {1, -1, -1, 0, 64, false, 1 + 1 + 2 * (7 + 1 + 1 + 2 * 4)}, /* vectors once a step */
+        {1, -1, -1, 0, FAR, false, 1 + 6 + 2 * 6},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct job job;
+        make_job(&job, "zero3", 3, 2);
+        ranks_model(&job)->n_layer = 5;
+        job.fsdp.layers_per_unit = cases[i].layers;
+        job.fsdp.prefetch_bucket_size = cases[i].ahead;
+        job.fsdp.max_live_parameters = cases[i].live;
+        job.fsdp.max_reuse_distance = cases[i].reuse;
+        job.fsdp.param_persistence_threshold = cases[i].persist;
+        job.fsdp.auto_wrap_policy = cases[i].whole ? WRAP_WHOLE : WRAP_BY_LAYER;
+        assert_int_equal(sends_as_simulated(&job, 3), cases[i].messages);
         dt_arena_clear(&job.arena);
     }
 }
@@ -200,6 +245,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_sends_what_a_run_sends, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_hooks, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_sends_what_the_job_keeps, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_bytes_across_hosts, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_time, ranks_setup, folder_teardown),
         cmocka_unit_test(test_clocks),

@@ -258,6 +258,130 @@ static void test_order_of_issue(void **state)
     }
 }
 
+/* What of the weights is whole at a time. Units: 0 root, then the layers; of tensors that stay, the last one. */
+static void test_live(void **state)
+{
+    (void)state;
+    const struct job_fsdp usual = {.layers_per_unit = 1,
+                                   .prefetch_bucket_size = -1,
+                                   .max_live_parameters = -1,
+                                   .model_persistence_threshold = -1,
+                                   .overlap_comm = true};
+    enum { LAYER = 3328 }; /* elements of a layer, with gaps; 816 of them vectors */
+    static const char *const only[] = {"*.h.1"};
+    struct job_fsdp two = usual, whole = usual, some = usual, small = usual, all = usual, demand = usual, far = usual,
+                    one = usual, near = usual, bounded = usual, waits = usual;
+    two.layers_per_unit = 2;
+    whole.auto_wrap_policy = WRAP_WHOLE;
+    some.wrap_layers = (struct dt_strings){1, (const char **)(uintptr_t)only};
+    small.param_persistence_threshold = 64;
+    all.param_persistence_threshold = 1 << 20;
+    demand.prefetch_bucket_size = 0;
+    far.prefetch_bucket_size = 2 * LAYER;
+    one.prefetch_bucket_size = one.max_live_parameters = 1;
+    near.max_reuse_distance = 4 * LAYER;
+    bounded = near;
+    bounded.max_live_parameters = 1;
+    waits.overlap_comm = false;
+    const struct {
+        const struct job_fsdp *fsdp;
+        const char *trace;
+        int gather_slots, gradient_slots; /* the root's and those of tensors that stay among them */
+    } cases[] = {
+        {&usual, "G0 F0 G1 F1 D1 G2 F2 D2 G3 F3 B0 G2 B3 R3 D3 G1 B2 R2 D2 B1 R1 D1 B0 R0 D0", 3, 3},
+        {&two, "G0 F0 G1 F1 F1 D1 G2 F2 B0 G1 B2 R2 D2 B1 B1 R1 D1 B0 R0 D0", 3, 3},
+        {&whole, "G0 F0 F0 F0 F0 B0 B0 B0 B0 B0 R0 D0", 1, 1},
+        {&some, "G0 F0 F0 G1 F1 D1 F0 G1 B0 B0 B1 R1 D1 B0 B0 R0 D0", 2, 2},
+        {&small,
+         "G0 F0 G4 G1 F4 F1 D1 G2 F4 F2 D2 G3 F4 F3 B4 B0 G2 B4 B3 R3 D3 G1 B4 B2 R2 D2 B4 B1 R4 R1 D1 B0 R0 D0 D4", 4,
+         4},
+        {&all, "G0 F0 G1 F1 G2 F2 G3 F3 B0 B3 R3 B2 R2 B1 R1 B0 R0 D0 D1 D2 D3", 4, 3},
+        {&demand, "G0 F0 G1 F1 D1 G2 F2 D2 G3 F3 B0 B3 R3 D3 G2 B2 R2 D2 G1 B1 R1 D1 B0 R0 D0", 2, 3},
+        {&far, "G0 G1 G2 F0 G3 F1 D1 F2 D2 F3 G2 B0 G1 B3 R3 D3 B2 R2 D2 B1 R1 D1 B0 R0 D0", 4, 3},
+        {&one, "G0 F0 G1 F1 D1 G2 F2 D2 G3 F3 B0 B3 R3 D3 G2 B2 R2 D2 G1 B1 R1 D1 B0 R0 D0", 2, 3},
+        {&near, "G0 F0 G1 F1 D1 G2 F2 G3 F3 G1 B0 B3 R3 D3 B2 R2 D2 B1 R1 D1 B0 R0 D0", 4, 3},
+        {&bounded, "G0 F0 G1 F1 D1 G2 F2 D2 G3 F3 B0 B3 R3 D3 G2 B2 R2 D2 G1 B1 R1 D1 B0 R0 D0", 2, 3},
+        {&waits, "G0 F0 G1 F1 D1 G2 F2 D2 G3 F3 B0 G2 B3 R3 D3 G1 B2 R2 D2 B1 R1 D1 B0 R0 D0", 3, 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct ranks_outcome out;
+        struct job job;
+        struct trainer t;
+        struct dt_error err;
+        ranks_job(&job);
+        ranks_model(&job)->n_layer = 3;
+        job.training.strategy = "zero3";
+        job.fsdp = *cases[i].fsdp;
+        assert_int_equal(trainer_prepare(&t, &job, 0, 2, 2, DT_F32, 0, &err), 0);
+        assert_int_equal(t.strategy.gather.count, cases[i].gather_slots);
+        assert_int_equal(t.strategy.gradient.count, cases[i].gradient_slots);
+        trainer_close(&t);
+        ranks_train(&job, 2, &(struct ranks_options){.trace = true}, &out);
+        assert_int_equal(out.rc[0], 0);
+        assert_string_equal(out.trace, cases[i].trace);
+        ranks_clear(&out);
+        dt_arena_clear(&job.arena);
+    }
+}
+
+/* training.freeze: tensors that it names keep their first values, the others learn; they have no state. */
+static void test_frozen(void **state)
+{
+    (void)state;
+    static const char *const name[] = {"*.h.0.*", "*wpe*"};
+    for (int half = 0; half < 2; half++) {
+        struct ranks_outcome all, some, first;
+        struct job job;
+        ranks_job(&job);
+        job.training.strategy = "zero3";
+        job.precision.compute = job.precision.reduce = half ? DT_BF16 : DT_F32;
+        ranks_train(&job, 2, &(struct ranks_options){.trace = false}, &all);
+        job.training.freeze = (struct dt_strings){2, (const char **)(uintptr_t)name};
+        ranks_train(&job, 2, &(struct ranks_options){.trace = false}, &some);
+        job.training.learning_rate = 0;
+        ranks_train(&job, 2, &(struct ranks_options){.trace = false}, &first);
+        assert_true(all.rc[0] == 0 && some.rc[0] == 0 && first.rc[0] == 0);
+        int frozen = 0;
+        for (int i = 0; i < some.tensor_count; i++) {
+            const char *own = some.tensors[i].name;
+            bool named = strstr(own, ".h.0.") != NULL || strstr(own, "wpe") != NULL;
+            bool same = memcmp(some.weights + some.tensors[i].first, first.weights + first.tensors[i].first,
+                               (size_t)some.tensors[i].numel * sizeof(float)) == 0;
+            assert_true(same == named);
+            frozen += named;
+        }
+        assert_int_equal(frozen, 13);
+        assert_true(some.bytes[PLAN_OPTIMIZER] < all.bytes[PLAN_OPTIMIZER] * 2 / 3);
+        assert_true(some.bytes[PLAN_GRADIENTS] < all.bytes[PLAN_GRADIENTS] * 2 / 3);
+        ranks_clear(&all);
+        ranks_clear(&some);
+        ranks_clear(&first);
+        dt_arena_clear(&job.arena);
+    }
+}
+
+static void test_frozen_names(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"transformer.wte.wieght"}, *const all[] = {"*"};
+    const char *const *globs[] = {wrong, all};
+    const char *const said[] = {"training.freeze: transformer.wte.wieght: no tensor has such a name; the nearest is "
+                                "transformer.wte.weight; * stands for any characters",
+                                "training.freeze: names all tensors: nothing is trained; name fewer, or use train "
+                                "--evaluate"};
+    for (int i = 0; i < 2; i++) {
+        struct job job;
+        struct trainer t;
+        struct dt_error err;
+        ranks_job(&job);
+        job.training.freeze = (struct dt_strings){1, (const char **)(uintptr_t)globs[i]};
+        assert_int_equal(trainer_prepare(&t, &job, 0, 2, 2, DT_F32, 0, &err), -1);
+        assert_string_equal(err.text, said[i]);
+        trainer_close(&t);
+        dt_arena_clear(&job.arena);
+    }
+}
+
 /* Collectives of three steps, the last one's publish included, by kind. */
 static void test_what_travels(void **state)
 {
@@ -539,6 +663,9 @@ int main(void)
         cmocka_unit_test(test_mesh),
         cmocka_unit_test(test_what_runs_beside),
         cmocka_unit_test(test_order_of_issue),
+        cmocka_unit_test(test_live),
+        cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_frozen_names),
         cmocka_unit_test(test_what_travels),
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_bytes_bf16),

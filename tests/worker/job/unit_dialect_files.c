@@ -120,10 +120,25 @@ static void test_deepspeed(void **state)
         "  \"cuda_visible_devices\": 0, \"log\": {\"steps_per_print\": 5},\r\n  \"optimizer\": {\"params\": {\"lr\": "
         "\"auto\", \"max_grad_norm\": 2}}, \"gradient_clipping\": 2, \"tensor_parallel\": {\"autotp_size\": 1},\r\n"
         "  \"curriculum_learning\": {\"enabled\": false}, \"compression_training\": {\"a\": {\"enabled\": false}}\r\n}",
-        1, "{\"training\": {\"batch_size_per_gpu\": 3, \"strategy\": \"zero3\", \"max_grad_norm\": 2}}",
-        "optimizer.params.max_grad_norm (gradient_clipping says it), zero_optimization.max_live_parameters, "
-        "compression_training, tensor_parallel, curriculum_learning, cuda_visible_devices (DeepSpeed ignores it, "
+        1,
+        "{\"training\": {\"batch_size_per_gpu\": 3, \"strategy\": \"zero3\", \"max_grad_norm\": 2}, "
+        "\"fsdp\": {\"max_live_parameters\": 1000000000}}",
+        "optimizer.params.max_grad_norm (gradient_clipping says it), compression_training, tensor_parallel, "
+        "curriculum_learning, cuda_visible_devices (DeepSpeed ignores it, "
         "too), log (DeepSpeed ignores it, too; steps_per_print belongs at the top level)");
+    same_job("ds.json",
+             "{\"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": \"auto\", "
+             "\"stage3_prefetch_bucket_size\": \"auto\", \"stage3_model_persistence_threshold\": 1e14, "
+             "\"stage3_max_reuse_distance\": 1e8, \"overlap_comm\": false, \"sub_group_size\": 1e9}}",
+             1,
+             "{\"training\": {\"strategy\": \"zero3\", \"max_grad_norm\": 0}, \"fsdp\": {\"overlap_comm\": false, "
+             "\"param_persistence_threshold\": null, \"model_persistence_threshold\": 1e14, \"max_reuse_distance\": "
+             "100000000}}",
+             "zero_optimization.sub_group_size");
+    same_job("ds.json", /* of other stages they say nothing */
+             "{\"zero_optimization\": {\"stage\": 2, \"stage3_param_persistence_threshold\": \"auto\", "
+             "\"stage3_max_reuse_distance\": 1e8}}",
+             1, "{\"training\": {\"strategy\": \"zero2\", \"max_grad_norm\": 0}}", NULL);
     refused(
         "ds.json",
         "{\"steps_per_print\": 1,\n \"Steps_per_print\": 2, \"zero-optimization\": {}, \"fp16 \": 1,\n"
@@ -246,9 +261,15 @@ static void test_blocks(void **state)
              "\"fsdp_offload_params\": "
              "\"False\", \"activation_checkpointing\": true, \"_note\": {\"a\": 1}}",
              2,
-             "{\"training\": {\"strategy\": \"full_shard\"}, \"fsdp\": {\"forward_prefetch\": true}, "
-             "\"activation_checkpointing\": {\"enabled\": true}}",
-             "fsdp_auto_wrap_policy (each layer is a unit)");
+             "{\"training\": {\"strategy\": \"full_shard\"}, \"fsdp\": {\"forward_prefetch\": true, "
+             "\"auto_wrap_policy\": \"size_based\"}, \"activation_checkpointing\": {\"enabled\": true}}",
+             NULL);
+    same_job("f.json", "{\"fsdp_sharding_strategy\": 1, \"fsdp_min_num_params\": 2000, \"limit_all_gathers\": true}", 2,
+             "{\"training\": {\"strategy\": \"full_shard\"}, "
+             "\"fsdp\": {\"auto_wrap_policy\": \"size_based\", \"min_num_params\": 2000}}",
+             NULL);
+    same_job("f.json", "{\"fsdp_auto_wrap_policy\": \"NO_WRAP\", \"fsdp_min_num_params\": 0}", 2,
+             "{\"training\": {\"strategy\": \"full_shard\"}, \"fsdp\": {\"auto_wrap_policy\": \"none\"}}", NULL);
     same_job("f.json", "{\"fsdp_version\": \"1\", \"reshard_after_forward\": \"HYBRID_SHARD\"}", 2,
              "{\"training\": {\"strategy\": \"hybrid_shard\"}}", NULL);
     refused(

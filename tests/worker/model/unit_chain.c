@@ -66,6 +66,80 @@ static void test_layout(void **state)
     }
 }
 
+/* Units of four layers by policies, as "NAME tensors first-last", "+" for shared, "!" for persistent. */
+static void test_wrap(void **state)
+{
+    (void)state;
+    static const char *const some[] = {"*.h.1", "*.h.3"};
+    const struct dt_strings layers = {2, (const char **)(uintptr_t)some};
+    enum { WIDE = 120, ANY = 1 << 20 };
+    const struct {
+        struct wrap_policy policy;
+        const char *units;
+    } cases[] = {
+        {{0}, "root 4 0-5+, h.0 12 1-1, h.1 12 2-2, h.2 12 3-3, h.3 12 4-4"},
+        {{.layers_per_unit = 3}, "root 4 0-5+, h.0 36 1-3, h.3 12 4-4"},
+        {{.layers_per_unit = 9}, "root 4 0-5+, h.0 48 1-4"},
+        {{.whole = true}, "root 52 0-5+"},
+        {{.min_params = 1100}, "root 4 0-5+, h.0 24 1-2, h.2 24 3-4"},
+        {{.layers = layers}, "root 28 0-5+, h.1 12 2-2, h.3 12 4-4"},
+        {{.layers = layers, .layers_per_unit = 2}, "root 28 0-5+, h.1 24 2-4"},
+        /* vectors of layers have 20 elements at most, those of the root 6 */
+        {{.small = 20, .small_total = ANY},
+         "root 2 0-5+, h.0 4 1-1, h.1 4 2-2, h.2 4 3-3, h.3 4 4-4, persistent 34 1-5+!"},
+        {{.small = 6, .small_total = ANY},
+         "root 2 0-5+, h.0 12 1-1, h.1 12 2-2, h.2 12 3-3, h.3 12 4-4, persistent 2 5-5+!"},
+        {{.small = WRAP_AUTO, .small_total = ANY},
+         "root 2 0-5+, h.0 4 1-1, h.1 4 2-2, h.2 4 3-3, h.3 4 4-4, persistent 34 1-5+!"},
+        {{.small = 20, .small_total = 200},
+         "root 2 0-5+, h.0 4 1-1, h.1 4 2-2, h.2 12 3-3, h.3 12 4-4, persistent 18 1-5+!"},
+        {{.small = WIDE, .small_total = ANY}, "root 4 0-5+!, h.0 12 1-1!, h.1 12 2-2!, h.2 12 3-3!, h.3 12 4-4!"},
+        {{.small = WIDE, .small_total = ANY, .layers_per_unit = 2}, "root 4 0-5+!, h.0 24 1-2!, h.2 24 3-4!"},
+        {{.small = WIDE, .small_total = 900},
+         "root 4 0-5+!, h.0 12 1-1!, h.1 4 2-2, h.2 4 3-3, h.3 4 4-4, persistent 24 2-4+!"},
+        {{.small = 1, .small_total = ANY}, "root 4 0-5+, h.0 12 1-1, h.1 12 2-2, h.2 12 3-3, h.3 12 4-4"},
+        {{.small = ANY, .small_total = 0}, "root 4 0-5+, h.0 12 1-1, h.1 12 2-2, h.2 12 3-3, h.3 12 4-4"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct chain c, plain;
+        struct dt_text text;
+        struct dt_error err;
+        struct model_spec spec = small();
+        sizes.n_layer = 4;
+        assert_int_equal(chain_open(&plain, &spec, 2, &err), 0);
+        spec.wrap = cases[i].policy;
+        assert_int_equal(chain_open(&c, &spec, 2, &err), 0);
+        dt_text_init(&text);
+        int64_t end[16] = {0};
+        for (int u = 0; u < c.unit_count; u++) {
+            const struct unit *x = &c.units[u];
+            const char *name = strstr(x->name, "h.");
+            dt_text_printf(&text, "%s%s %d %d-%d%s%s", u > 0 ? ", " : "", name != NULL ? name : x->name,
+                           x->tensor_count, x->first_use, x->last_use, x->shared ? "+" : "", x->persistent ? "!" : "");
+        }
+        assert_string_equal(dt_text_str(&text), cases[i].units);
+        for (int k = 0; k < c.tensor_count; k++) { /* each element has a place of its own */
+            const struct tensor *x = &c.tensors[k];
+            assert_true(x->offset % 64 == 0 && x->offset >= end[x->unit]);
+            end[x->unit] = x->offset + x->numel;
+            assert_true(x->declared.unit == plain.tensors[k].unit && x->declared.offset == plain.tensors[k].offset);
+        }
+        for (int u = 0; u < c.unit_count; u++) {
+            assert_true(c.units[u].used == end[u] && c.units[u].numel % 128 == 0);
+        }
+        for (int k = 0; k < c.block_count; k++) { /* blocks find their tensors there */
+            const struct block *b = &c.blocks[k];
+            for (int n = 0; n < b->tensor_count; n++) {
+                const struct tensor *x = &c.tensors[b->tensors[n]];
+                assert_true(b->units[b->unit_of[n]] == x->unit && b->offsets[n] == x->offset);
+            }
+        }
+        dt_text_clear(&text);
+        chain_close(&c);
+        chain_close(&plain);
+    }
+}
+
 static void test_published_sizes(void **state)
 {
     (void)state;
@@ -313,9 +387,11 @@ static void test_initial_values(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layout),          cmocka_unit_test(test_published_sizes), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_units_and_roles), cmocka_unit_test(test_mistakes),        cmocka_unit_test(test_slots),
-        cmocka_unit_test(test_batch_layout),    cmocka_unit_test(test_initial_values),
+        cmocka_unit_test(test_layout),          cmocka_unit_test(test_wrap),
+        cmocka_unit_test(test_published_sizes), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_units_and_roles), cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_slots),           cmocka_unit_test(test_batch_layout),
+        cmocka_unit_test(test_initial_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* Gradients reduced at every micro-step: backward writes a unit's whole gradient into one of two
- * alternating slots (a shared unit into its own, from the head's backward to the embedding's);
- * it is reduced at once, from a place beside them where it travels in another type, and what this rank owns adds up over the micro-steps. With an optimizer
+ * alternating slots, or the only one (a shared unit into its own, from the head's backward to the embedding's);
+ * it is reduced at once, from a place beside them where it travels in another type, and what this rank owns adds up
+ * over the micro-steps. With an optimizer
  * over everything (ddp, every micro-step) "owned" is the whole unit and the collective
  * all_reduce. */
 #include "worker/engine/strategy.h"
@@ -11,7 +12,7 @@ static void add(struct strategy *s, struct plan *p)
 {
     int64_t owned = s->optimizer == PART_WHOLE ? s->grad_total : s->grad_total / s->shards;
     strategy_plan_home(s, &s->grads_home, s->rests.grads, p, PLAN_GRADIENTS, PLAN_PEERS, owned, s->precision.sums);
-    slots_plan(s, &s->gradient, p, PLAN_GRADIENT_SLOTS, false, true, s->precision.grads);
+    slots_plan(s, &s->gradient, p, PLAN_GRADIENT_SLOTS, s->live.grad_sets, s->precision.grads);
     int64_t most = 0;
     for (int u = 0; u < s->chain->unit_count && s->precision.wire != s->precision.grads; u++) {
         most = strategy_trains(s, u) && s->chain->units[u].numel > most ? s->chain->units[u].numel : most;

@@ -1,7 +1,8 @@
-/* Weights as slices: a unit's whole weights exist only around its use, in a gather slot. Units
- * alternate between two slots, so that unit i + 1 arrives while unit i computes; a shared unit
- * (tied weights) has its own, because it lives from the first block to the last. Rows that keep
- * weights after forward have a slot for each unit.
+/* Weights as slices: a unit's whole weights exist only around its use, in a gather slot. Units take two
+ * slots in turn, so that unit i + 1 arrives while unit i computes, or more where more of them are gathered
+ * ahead (live.c); a shared unit (tied weights) has its own, because it lives from the first block to the
+ * last, and so has one that is kept after forward. A persistent one stays until the optimizer has updated
+ * it, and its next use gathers it.
  *
  * Events: filled = gathered, on the gathering stream; freed = compute is done with it; updated =
  * the optimizer wrote the slices. */
@@ -13,7 +14,7 @@ static void add(struct strategy *s, struct plan *p)
 {
     strategy_plan_home(s, &s->weights_home, s->rests.weights, p, PLAN_WEIGHTS, PLAN_PEERS, s->total / s->shards,
                        s->precision.compute);
-    slots_plan(s, &s->gather, p, PLAN_GATHER_SLOTS, s->keep_after_forward, false, s->precision.compute);
+    slots_plan(s, &s->gather, p, PLAN_GATHER_SLOTS, s->live.sets, s->precision.compute);
 }
 
 static int open_sliced(struct strategy *s, const struct plan *p, struct dt_error *err)
@@ -59,12 +60,9 @@ static const void *get(struct strategy *s, int unit)
     return x->data;
 }
 
-static void drop(struct strategy *s, int unit)
+static void empty(struct strategy *s, int unit)
 {
     struct slot *x = &s->gather.slot[s->gather.of[unit]];
-    if (x->unit != unit) {
-        return;
-    }
     strategy_note(s, 'D', unit);
     dt_event_wait(x->filled, s->world->compute); /* prefetched and never used */
     dt_guard(s->world->compute, x->data, (size_t)s->chain->units[unit].numel * s->type_size);
@@ -72,11 +70,19 @@ static void drop(struct strategy *s, int unit)
     x->unit = -1;
 }
 
+static void drop(struct strategy *s, int unit)
+{
+    if (s->gather.slot[s->gather.of[unit]].unit == unit && !s->chain->units[unit].persistent) {
+        empty(s, unit);
+    }
+}
+
 static void publish(struct strategy *s)
 {
     for (int i = 0; i < s->gather.count; i++) {
-        if (s->gather.slot[i].unit >= 0) {
-            drop(s, s->gather.slot[i].unit);
+        int unit = s->gather.slot[i].unit;
+        if (unit >= 0 && (strategy_trains(s, unit) || !s->chain->units[unit].persistent)) {
+            empty(s, unit);
         }
     }
     dt_event_record(s->updated, s->world->compute);

@@ -130,7 +130,7 @@ static void stage(struct dialect_use *u, const struct dialect_rule *r, const cha
     dialect_words(u, &words, path, value);
 }
 
-/* How much of stage 3 is in memory at a time. Files carry these keys at other stages, too, where they
+/* How much of stage 3 is in memory at a time, by numbers of our section fsdp. Files carry these keys at other stages, too, where they
  * say nothing. DeepSpeed takes the names without "stage3_" as well. */
 static void stage3(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
@@ -145,7 +145,11 @@ static void stage3(struct dialect_use *u, const struct dialect_rule *r, const ch
     } else if (dialect_is_auto(value)) {
         if (strstr(r->from, "prefetch_bucket_size") == NULL && strstr(r->from, "param_persistence_threshold") == NULL) {
             dt_config_problem(u->c, path, "\"auto\" means nothing here; give a number, or remove it");
+        } else if (stage_of(u) == 3 && strstr(r->from, "param_persistence_threshold") != NULL) {
+            dialect_give(u, path, r->to, cJSON_CreateNull());
         }
+    } else if (stage_of(u) == 3 && r->to != NULL) {
+        dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
     } else if (stage_of(u) == 3) {
         dialect_inert(u, path, NULL);
     }
@@ -285,6 +289,13 @@ static void kept_on_host(struct dialect_use *u, const struct dialect_rule *r, co
     {                                                                                                                  \
         .from = (key), .how = DIALECT_FUNCTION, .fn = stage3, .text = "no effect: " why, .sees_auto = true             \
     }
+#define STAGE3_OURS(key, ours, said)                                                                                   \
+    {                                                                                                                  \
+        .from = (key), .to = (ours), .how = DIALECT_FUNCTION, .fn = stage3, .text = (said), .sees_auto = true          \
+    }
+#define STAGE3_NUMBER(name, more)                                                                                      \
+    STAGE3_OURS("zero_optimization.stage3_" name, "fsdp." name, "`fsdp." name "`" more),                               \
+        STAGE3_OURS("zero_optimization." name, "fsdp." name, "`fsdp." name "`" more)
 #define STAGE3(name, why) STAGE3_KEY("zero_optimization.stage3_" name, why), STAGE3_KEY("zero_optimization." name, why)
 #define STEP_TIMES "`metrics.jsonl` has each step's time, `logging.timeline_steps` more"
 #define NUMBERS "the numbers are in `metrics.jsonl`, and with `logging.csv` in a table"
@@ -292,7 +303,7 @@ static void kept_on_host(struct dialect_use *u, const struct dialect_rule *r, co
 #define ALWAYS "done anyway"
 #define PINNED "host memory that is copied from and to is pinned anyway"
 #define OWN_SIZES "messages have sizes of their own"
-#define OWN_ORDER "each layer is fetched and freed in its turn"
+#define OWN_ORDER "a layer is fetched as one piece"
 
 #define NUMBER(name) MOVE("scheduler.params." name, "scheduler." name)
 
@@ -400,15 +411,16 @@ static const struct dialect_rule rules[] = {
 
     FUNCTION("zero_optimization.stage", "training.strategy", stage,
              "`training.strategy`: 0 = `zero0`, 1 = `zero1`, 2 = `zero2`, 3 = `zero3`"),
-    WORDS("zero_optimization.overlap_comm", NULL, "true=|false=~" ALWAYS),
+    WORDS("zero_optimization.overlap_comm", "fsdp.overlap_comm", "true=true|false=false"),
     WORDS("zero_optimization.contiguous_gradients", NULL, "true=|false=~" ALWAYS),
     WORDS("zero_optimization.reduce_scatter", NULL, "true=|false=~" ALWAYS),
     WORDS("zero_optimization.allgather_partitions", NULL, "true=|false=~" ALWAYS),
     INERT("zero_optimization.reduce_bucket_size", OWN_SIZES),
     INERT("zero_optimization.allgather_bucket_size", OWN_SIZES),
     INERT("zero_optimization.use_multi_rank_bucket_allreduce", OWN_SIZES),
-    INERT("zero_optimization.sub_group_size", "the update needs no tiles"),
-    WORDS("zero_optimization.round_robin_gradients", NULL, "false=|true=~results are the same"),
+    INERT("zero_optimization.sub_group_size", "the update needs no tiles; with offload `offload.portion` is one"),
+    WORDS("zero_optimization.round_robin_gradients", NULL,
+          "false=|true=~each layer's gradients go to all ranks anyway"),
     INERT("zero_optimization.ignore_unused_parameters", "these models use all their parameters"),
     INERT("zero_optimization.find_unused_parameters", "these models use all their parameters"),
     INERT("zero_optimization.ignore_missing_optim_state", "a checkpoint that lacks state is named"),
@@ -419,11 +431,11 @@ static const struct dialect_rule rules[] = {
     INERT("zero_optimization.compute_grad_norm", ALWAYS),
     INERT("zero_optimization.parameter_alignment", OWN_SIZES),
     INERT("zero_optimization.save_muon_momentum_buffer_in_memory", "checkpoints hold all state"),
-    STAGE3("prefetch_bucket_size", OWN_ORDER),
-    STAGE3("param_persistence_threshold", OWN_ORDER),
-    STAGE3("model_persistence_threshold", OWN_ORDER),
-    STAGE3("max_live_parameters", OWN_ORDER),
-    STAGE3("max_reuse_distance", OWN_ORDER),
+    STAGE3_NUMBER("prefetch_bucket_size", "; auto: the next layer"),
+    STAGE3_NUMBER("param_persistence_threshold", "; auto: ten times the width, as Hugging Face has it"),
+    STAGE3_NUMBER("model_persistence_threshold", ""),
+    STAGE3_NUMBER("max_live_parameters", ""),
+    STAGE3_NUMBER("max_reuse_distance", ""),
     STAGE3("module_granularity_threshold", OWN_ORDER),
     STAGE3("use_all_reduce_for_fetch_params", OWN_ORDER),
     STAGE3("allgather_sequential", OWN_ORDER),

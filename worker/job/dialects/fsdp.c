@@ -9,7 +9,6 @@
 #define STRATEGIES                                                                                                     \
     "FULL_SHARD=full_shard|SHARD_GRAD_OP=shard_grad_op|NO_SHARD=no_shard|HYBRID_SHARD=hybrid_shard|"                   \
     "HYBRID_SHARD_ZERO2=hybrid_shard_zero2|_HYBRID_SHARD_ZERO2=hybrid_shard_zero2"
-#define EACH_LAYER "each layer is a unit"
 #define ONE_READS "each rank reads the slices that it keeps"
 #define OFFLOADS "true: `offload.parameters` and `offload.optimizer` are cpu"
 
@@ -34,8 +33,6 @@ static void cpu_offload(struct dialect_use *u, const struct dialect_rule *r, con
 
 static const struct dialect_rule rules[] = {
     WORDS("fsdp.sharding_strategy", "training.strategy", STRATEGIES),
-    WORDS("fsdp.auto_wrap_policy", NULL, "transformer_based=|size_based=~" EACH_LAYER "|none=~" EACH_LAYER),
-    INERT("fsdp.min_num_params", EACH_LAYER),
     SILENT("fsdp.use_orig_params", "names are always those of the model"),
     SILENT("fsdp.sync_module_states", ONE_READS),
     FUNCTION("fsdp.cpu_offload", "offload.parameters", cpu_offload, OFFLOADS),
@@ -90,15 +87,29 @@ static void reshard(struct dialect_use *u, const struct dialect_rule *r, const c
     }
 }
 
+/* Hugging Face takes a number above 0 for the policy, too. */
+static void least_params(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    double number = 0;
+    if (!dt_config_number(value, &number) || number > 0) { /* what is no number is ours to refuse */
+        dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
+    }
+    if (number > 0 && value_of(u, "auto_wrap_policy") == NULL && value_of(u, "transformer_layer_cls_to_wrap") == NULL) {
+        dialect_give(u, path, "fsdp.auto_wrap_policy", cJSON_CreateString("size_based"));
+    }
+}
+
 static const struct dialect_rule block_rules[] = {
     SILENT("version", "decides what reshard_after_forward means"),
     WORDS("sharding_strategy", "training.strategy",
           STRATEGIES "|1=full_shard|2=shard_grad_op|3=no_shard|4=hybrid_shard|5=hybrid_shard_zero2"),
     FUNCTION("reshard_after_forward", "training.strategy", reshard,
              "`training.strategy`: true = `full_shard`, false = `shard_grad_op`; of version 1 the name of a strategy"),
-    WORDS("auto_wrap_policy", NULL, "TRANSFORMER_BASED_WRAP=|SIZE_BASED_WRAP=~" EACH_LAYER "|NO_WRAP=~" EACH_LAYER),
+    WORDS("auto_wrap_policy", "fsdp.auto_wrap_policy",
+          "TRANSFORMER_BASED_WRAP=transformer_based|SIZE_BASED_WRAP=size_based|NO_WRAP=none"),
     SILENT("transformer_layer_cls_to_wrap", "must be the layer of the model, which is a unit"),
-    INERT("min_num_params", EACH_LAYER),
+    FUNCTION("min_num_params", "fsdp.min_num_params", least_params,
+             "`fsdp.min_num_params`; above 0, without a policy, `fsdp.auto_wrap_policy` is size_based"),
     WORDS("backward_prefetch", "fsdp.backward_prefetch",
           "BACKWARD_PRE=BACKWARD_PRE|BACKWARD_POST=BACKWARD_POST|NO_PREFETCH=none|1=BACKWARD_PRE|2=BACKWARD_POST"),
     WORDS("backward_prefetch_policy", "fsdp.backward_prefetch",

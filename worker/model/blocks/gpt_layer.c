@@ -291,6 +291,9 @@ static void weight_backward(const struct block *b, const struct pass *p, int wei
                             int64_t n, int64_t k, enum dt_epilogue epilogue)
 {
     enum dt_dtype grads = pass_grad_type(b, p);
+    if (!block_trains(b, weight) && !block_trains(b, weight + 1)) {
+        return;
+    }
     dt_matmul_epilogue(p->kernels, p->stream,
                        &(struct dt_matmul_args){.epilogue = epilogue,
                                                 .c = pass_grad(b, p, weight),

@@ -1,6 +1,8 @@
 /* See the header. */
 #include "worker/model/blocks/linear.h"
 
+#include <assert.h>
+
 #include "base/text.h"
 #include "worker/model/blocks/blocks.h"
 
@@ -39,11 +41,15 @@ int64_t linear_columns(const struct linear *l)
     return columns;
 }
 
-/* True if tensor `next` begins where tensor `first` with numel elements ends. */
+/* True if tensor `next` begins where tensor `first` with numel elements ends, as the model has put them. What
+ * lies side by side there still does, unless one of the two is frozen (model/wrap.c). */
 static bool follows(const struct block *b, int first, int64_t numel, int next)
 {
-    return b->unit_of[first] == b->unit_of[next] && b->offsets[first] + numel == b->offsets[next] &&
-           b->adds[first] == b->adds[next];
+    const struct tensor *x = &b->chain->tensors[b->tensors[first]], *y = &b->chain->tensors[b->tensors[next]];
+    bool behind = x->declared.unit == y->declared.unit && x->declared.offset + numel == y->declared.offset;
+    bool still = x->unit == y->unit && x->offset + numel == y->offset;
+    assert(!behind || still || x->rule.role != y->rule.role);
+    return behind && still && b->adds[first] == b->adds[next];
 }
 
 /* A run of maps that are one product: maps [first, first + count) with `out` columns, from column
@@ -144,6 +150,9 @@ void linear_weight_backward(const struct block *b, const struct pass *p, const s
         bias_backward(b, p, l, dy, sums);
     }
     for (struct run r = {0}; next_run(b, l, &r);) {
+        if (!block_trains(b, l->weight[r.first]) && !(at_once && block_trains(b, l->bias[0]))) {
+            continue;
+        }
         struct dt_matmul_args product = {.c = pass_grad(b, p, l->weight[r.first]),
                                          .a = at_column(b, dy, r.at),
                                          .b = x,
