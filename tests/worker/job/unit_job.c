@@ -255,7 +255,8 @@ static void test_spans(void **state)
     refused(TRAINING("\"lr_scheduler_type\": \"constant\", \"warmup_steps\": 11"), NULL,
             "job.json:2:15: training.lr_scheduler_type: constant has no warm-up; write constant_with_warmup\n");
     refused(TRAINING("\"lr_power\": 2, \"decay_ratio\": 0.2"), NULL,
-            "job.json:2:15: training.lr_power: belongs to polynomial, and training.lr_scheduler_type is linear "
+            "job.json:2:15: training.lr_power: belongs to polynomial, polynomial_lr, and training.lr_scheduler_type is "
+            "linear "
             "(default); remove it\n"
             "job.json:2:30: training.decay_ratio: belongs to warmup_stable_decay, and training.lr_scheduler_type is "
             "linear (default); remove it\n");
