@@ -1,8 +1,7 @@
 /* covers: worker/job/dialects worker/job/convert.c base/config.c base/scan_member.c */
 /* Files of other systems as jobs, beside a job, and within each other; what --convert and --explain
  * say of them; strategies that a job registers. */
-#include "base/file.h"
-#include "tests/lib/folder.h"
+#include "tests/lib/job_files.h"
 #include "worker/job/convert.h"
 #include "worker/job/dialects/dialect.h"
 #include "worker/job/job.h"
@@ -13,97 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-
-static const char *path_of(const char *name)
-{
-    static char paths[4][sizeof folder + 64];
-    static int next;
-    char *path = paths[next++ % 4];
-    (void)snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
-}
-
-static void write_file(const char *name, const char *text)
-{
-    struct dt_error err = {0};
-    if (dt_file_write(path_of(name), text, strlen(text), &err) != 0) {
-        fail_msg("%s", err.text);
-    }
-}
-
-/* A copy without the folder's name, which the caller does not free. */
-static const char *plain(const char *text)
-{
-    static char copy[16384];
-    char *out = copy;
-    for (const char *p = text; *p != 0 && out + 1 < copy + sizeof copy;) {
-        if (strncmp(p, folder, strlen(folder)) == 0) {
-            p += strlen(folder) + 1;
-        } else {
-            *out++ = *p++;
-        }
-    }
-    *out = 0;
-    return copy;
-}
-
-static const char *const basic[] = {"model.name=gpt2", "data.train=x", "data.val=y", "output_dir=o"};
-
-/* Opens a file as a job; a second one beside it (null: none). What is wrong, or null. */
-static const char *open_as_job(struct job *job, const char *name, const char *config, int world)
-{
-    struct dt_error err = {0};
-    struct dt_text all;
-    const char *path = path_of(name), *beside[1] = {config != NULL ? path_of(config) : NULL};
-    struct job_arguments args = {
-        .path = path, .config = beside, .config_count = config != NULL, .set = basic, .set_count = 4, .world = world};
-    dt_text_init(&all);
-    int result = job_open(job, &args, &all, &err);
-    const char *wrong = result != 0 ? plain(dt_text_str(&all)) : NULL;
-    dt_text_clear(&all);
-    return wrong;
-}
-
-static void opened(struct job *job, const char *name, const char *config, int world)
-{
-    const char *wrong = open_as_job(job, name, config, world);
-    if (wrong != NULL) {
-        fail_msg("%s: %s", name, wrong);
-    }
-}
-
-/* The file is the same job as the one in our keys, and says that `inert` has no effect (null: nothing). */
-static void same_job(const char *name, const char *text, int world, const char *ours, const char *inert)
-{
-    struct job theirs, own;
-    write_file(name, text);
-    write_file("ours.json", ours);
-    opened(&theirs, name, NULL, world);
-    opened(&own, "ours.json", NULL, world);
-    for (const char *a = theirs.text, *b = own.text; *a != 0 && *b != 0;) { /* line by line, to say which */
-        size_t size = strcspn(a, "\n");
-        if (strncmp(a, b, size + 1) != 0) {
-            fail_msg("%s: %.*s, and ours: %.*s", name, (int)size, a, (int)strcspn(b, "\n"), b);
-        }
-        a += size + (a[size] != 0);
-        b += size + (b[size] != 0);
-    }
-    assert_string_equal(theirs.inert_keys != NULL ? theirs.inert_keys : "", inert != NULL ? inert : "");
-    job_close(&theirs);
-    job_close(&own);
-}
-
-static void refused(const char *name, const char *text, int world, const char *message)
-{
-    struct job job;
-    write_file(name, text);
-    const char *wrong = open_as_job(&job, name, NULL, world);
-    if (wrong == NULL) {
-        job_close(&job);
-        fail_msg("%s is taken", text);
-    }
-    assert_string_equal(wrong, message);
-}
 
 #define NOT_TRAINED "\"checkpointing\": {\"save_every_n_steps\": 500, \"keep_last_n\": 0}"
 
@@ -353,14 +261,15 @@ static void test_lightning(void **state)
         "    - class_path: lightning.pytorch.callbacks.ModelCheckpoint\n      init_args: {every_n_train_steps: 20, "
         "save_top_k: -1}\n  logger:\n    class_path: CSVLogger\n"
         "optimizer:\n  class_path: torch.optim.Adam\n  init_args: {lr: 1.e-4, betas: [0.8, 0.9], fused: true}\n"
-        "lr_scheduler: {class_path: CosineAnnealingLR}\n",
+        "lr_scheduler: {class_path: CosineAnnealingLR, init_args: {T_max: 4}}\n",
         2,
         "{\"training\": {\"seed\": 3, \"device\": \"cpu\", \"strategy\": \"deepspeed_stage_2\", \"precision\": "
         "\"bf16-mixed\", "
         "\"num_epochs\": 4, \"gradient_accumulation_steps\": 2, \"max_grad_norm\": 0.5, \"eval_batches\": 6, "
         "\"sync_batch_norm\": true, \"learning_rate\": 1e-4, \"adam_beta1\": 0.8, \"adam_beta2\": 0.9, "
         "\"eval_every_n_steps\": 5, \"lr_scheduler_type\": "
-        "\"cosine\"}, \"optimizer\": {\"name\": \"adam\"}, "
+        "\"cosine_annealing\"}, \"scheduler\": {\"interval\": \"epoch\", \"T_max\": 4}, \"optimizer\": {\"name\": "
+        "\"adam\"}, "
         "\"logging\": {\"log_every_n_steps\": 5, \"csv\": true}, \"checkpointing\": {\"save_every_n_steps\": 20, "
         "\"keep_last_n\": 0}}",
         "trainer.callbacks (Mine is Python)");
@@ -393,7 +302,8 @@ static void test_lightning(void **state)
         "SingleDeviceStrategy; write one of them, or a name of train --list-strategies\n"
         "l.yaml:14:3: trainer.plugins: plugins of Python are not loaded; remove it\n"
         "l.yaml:15:3: trainer.max_epoch: unknown key; did you mean max_epochs?\n"
-        "l.yaml:16:1: optimizer: Prodigy: there are torch.optim.AdamW, Adam, SGD and Adagrad; write one of them\n");
+        "l.yaml:16:1: optimizer: Prodigy: there are torch.optim.AdamW, Adam, SGD, Adagrad, and Lion; write one of "
+        "them\n");
 }
 
 /* ---- several files ---- */
