@@ -34,7 +34,7 @@ static void test_deepspeed(void **state)
         "too), log (DeepSpeed ignores it, too; steps_per_print belongs at the top level)");
     refused(
         "ds.json",
-        "{\"steps_per_print\": 1,\n \"Steps_per_print\": 2, \"zero-optimization\": {}, \"fp16 \": 1,\n"
+        "{\"train_batch_size\": 1,\n \"Steps_per_print\": 2, \"zero-optimization\": {}, \"fp16 \": 1,\n"
         " \"zero_optimization\": {\"stage\": [0, 1], \"stage3_max_live_parameters\": \"auto\", \"zenflow\": {\"a\": "
         "1}},"
         "\n \"compression_training\": {\"a\": {\"b\": {\"enabled\": true}}}, \"tensor_parallel\": {\"autotp_size\": "
@@ -55,11 +55,13 @@ static void test_deepspeed(void **state)
         "ds.json:5:30: amp: opt_level O3 has no fp32 masters; write O1 or O2\n");
     refused(
         "ds.json",
-        "{\"zero_optimization\": {\"stage\": 3, \"stage3_max_reuse_distance\": 1, \"max_reuse_distance\": 2}}", 1,
+        "{\"zero_optimization\": {\"stage\": 3, \"stage3_max_reuse_distance\": 1, \"max_reuse_distance\": 2}, "
+        "\"train_batch_size\": 1}",
+        1,
         "ds.json:1:36: zero_optimization.stage3_max_reuse_distance: zero_optimization.max_reuse_distance says another "
         "value (ds.json:1:68); say it in one place\n");
     refused(
-        "ds.json", "{\"zero_optimization\": {\"stage\": 2}, \"prescale_gradients\": true}", 1,
+        "ds.json", "{\"zero_optimization\": {\"stage\": 2}, \"prescale_gradients\": true, \"train_batch_size\": 1}", 1,
         "ds.json:1:37: prescale_gradients: DeepSpeed does not take it with reduce_scatter at stage 2; remove one of "
         "them\n");
     refused("ds.json", "{\"train_micro_batch_size_per_gpu\": \"auto\"}", 1,
@@ -106,7 +108,8 @@ static void test_accelerate(void **state)
         " gradient_accumulation_steps: 2, offload_param_device: none}\n",
         2, "{\"training\": {\"strategy\": \"zero3\", \"max_grad_norm\": 0.5, \"gradient_accumulation_steps\": 2}}",
         NULL);
-    write_file("inner.json", "{\"zero_optimization\": {\"stage\": 1}, \"gradient_clipping\": 3}");
+    write_file("inner.json", "{\"zero_optimization\": {\"stage\": 1}, \"gradient_clipping\": 3, "
+                             "\"train_micro_batch_size_per_gpu\": 8}");
     same_job("a.yaml", "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: inner.json\n", 2,
              "{\"training\": {\"strategy\": \"zero1\", \"max_grad_norm\": 3}}", NULL);
     refused("a.yaml",

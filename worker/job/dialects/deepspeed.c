@@ -28,10 +28,14 @@ static bool is_type(const struct dialect_use *u, const char *ours)
 /* DeepSpeed's default of Lion's second beta is not that of the paper, which is ours. */
 static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
-    const char *name = optimizer_name(value);
+    const char *name = optimizer_name(value), *word = cJSON_IsString(value) ? value->valuestring : "";
     if (name == NULL) {
-        dt_config_problem(u->c, path, "is \"%.40s\": not there yet; write AdamW, SGD, Lion, Lamb or Adagrad",
-                          cJSON_IsString(value) ? value->valuestring : "");
+        dt_config_problem(u->c, path,
+                          strstr(word, "OneBit") != NULL || strstr(word, "ZeroOne") != NULL
+                              ? "is \"%.40s\": 1-bit optimizers are beyond scope; write Adam or Lamb, and "
+                                "communication_data_type bf16"
+                              : "is \"%.40s\": not there yet; write AdamW, SGD, Lion, Lamb or Adagrad",
+                          word);
         dt_config_pass(u->c, dialect_path(u, "optimizer.params")); /* its numbers go with it */
         return;
     }
@@ -262,7 +266,12 @@ static const struct dialect_rule rules[] = {
         "optimizer.type", "optimizer.name", optimizer,
         "`optimizer.name`: AdamW and Adam = `adamw`, Adam without adam_w_mode = `adam`, SGD = `sgd`, Lion = `lion`, "
         "Lamb = `lamb`, Adagrad = `adagrad`; others are refused"),
-    MOVE_OR("optimizer.params.lr", "training.learning_rate", "0.001"),
+    {.from = "optimizer.params.lr",
+     .to = "training.learning_rate",
+     .how = DIALECT_FUNCTION,
+     .fn = deepspeed_rate,
+     .text = "`training.learning_rate`; no effect where the scheduler sets its warmup_max_lr",
+     .fallback = "0.001"},
     FUNCTION("optimizer.params.betas", "training.adam_beta1", betas,
              "`training.adam_beta1` and `adam_beta2`; of Lion and Lamb `optimizer.beta1` and `beta2`"),
     FUNCTION("optimizer.params.eps", "training.adam_epsilon", eps,
@@ -287,7 +296,8 @@ static const struct dialect_rule rules[] = {
              "WarmupCosineLR = `warmupcosinelr`, with `_linear` by warmup_type; LRRangeTest = `lrrangetest`, OneCycle "
              "= `onecycle`"),
     MOVE("scheduler.params.warmup_num_steps", "training.warmup_steps"),
-    MOVE("scheduler.params.warmup_max_lr", "training.learning_rate"),
+    FUNCTION("scheduler.params.warmup_max_lr", "training.learning_rate", deepspeed_most,
+             "`training.learning_rate`, whatever optimizer.params.lr is; 0.001 where WarmupDecayLR does not say it"),
     MOVE("scheduler.params.warmup_min_lr", "scheduler.warmup_min_lr"),
     MOVE("scheduler.params.warmup_min_ratio", "scheduler.warmup_min_ratio"),
     FUNCTION("scheduler.params.cos_min_ratio", "training.min_lr_ratio", deepspeed_least,
@@ -338,6 +348,8 @@ static const struct dialect_rule rules[] = {
     FUNCTION("torch_autocast", "training.precision", autocast,
              "`training.precision`: bfloat16 = `bf16-mixed`, float16 = `16-mixed`"),
     REFUSE("data_types.keep_in_fp32_modules", LATER),
+    WORDS("data_types.param_dtype", "training.precision", "fp32=32-true|bf16=bf16-mixed|fp16=16-mixed"),
+    MOVE("data_types.buffer_dtype", "mixed_precision.buffer_dtype"),
     WORDS("communication_data_type", "mixed_precision.reduce_dtype", "fp32=fp32|bf16=bf16|bfp16=bf16|fp16=fp16"),
     MOVE("data_types.grad_accum_dtype", "training.grad_accum_dtype"),
 
@@ -359,6 +371,11 @@ static const struct dialect_rule rules[] = {
     INERT("zero_optimization.elastic_checkpoint", "checkpoints load on any number of ranks"),
     INERT("zero_optimization.legacy_stage1", "there is one stage 1"),
     INERT("zero_optimization.leaf_module", "a layer is a unit"),
+    INERT("zero_optimization.memory_efficient_linear", ALWAYS),
+    INERT("zero_optimization.override_module_apply", "there are no modules of Python"),
+    INERT("zero_optimization.pipeline_loading_checkpoint", "each rank reads its own slices"),
+    INERT("zero_optimization.log_trace_cache_warnings", "the order of layers is fixed"),
+    INERT("zero_optimization.enable_sanity_checks", "collectives that do not match are found anyway"),
     INERT("zero_optimization.compute_grad_norm", ALWAYS),
     INERT("zero_optimization.parameter_alignment", OWN_SIZES),
     INERT("zero_optimization.save_muon_momentum_buffer_in_memory", "checkpoints hold all state"),
@@ -381,6 +398,8 @@ static const struct dialect_rule rules[] = {
     MOVE("zero_optimization.offload_optimizer.pipeline_write", "offload.pipeline_write"),
     INERT("zero_optimization.offload_optimizer.fast_init", "files begin as zeros anyway"),
     MOVE("zero_optimization.offload_optimizer.ratio", "offload.ratio"),
+    WORDS("zero_optimization.offload_optimizer.super_offload", NULL, "false=|true=!" BEYOND),
+    INERT("zero_optimization.offload_optimizer.cpuadam_cores_perc", "`training.threads` says how many there are"),
     WORDS("zero_optimization.offload_param.device", "offload.parameters", "none=none|cpu=cpu|nvme=nvme"),
     MOVE("zero_optimization.offload_param.nvme_path", "offload.nvme_path"),
     INERT("zero_optimization.offload_param.buffer_count", "`offload.buffer_count` is for all arrays"),
@@ -416,6 +435,8 @@ static const struct dialect_rule rules[] = {
     INERT("disable_allgather", OWN_SIZES),
     INERT("checkpoint", "checkpoints load on any number of ranks"),
     WORDS("gradient_predivide_factor", NULL, "1=|*=~gradients are summed, then divided once"),
+    WORDS("gradient_allreduce_op", NULL,
+          "mean=|avg=|sum=!gradients are divided by the number of ranks; write mean, and multiply the learning rate"),
     FUNCTION("prescale_gradients", NULL, prescale,
              "no effect: gradients are summed, then divided once; refused with reduce_scatter at stage 2"),
     WORDS("sparse_gradients", NULL, "false=|true=~gradients of embeddings are dense"),
@@ -463,13 +484,34 @@ static const struct dialect_rule rules[] = {
     {0},
 };
 
-/* "auto" leaves the batch to the job, which must say it then. */
+/* False for a file that could not be read, which was said. */
+static bool says_something(const struct dialect_use *u)
+{
+    const struct dialect_rule *r = rules;
+    while (r->from != NULL && dt_config_where(u->c, dialect_path(u, r->from)) == NULL) {
+        r++;
+    }
+    return r->from != NULL;
+}
+
+/* DeepSpeed has no default for the batch: it, or the job, must say it. TrainingArguments has one. */
 static void defaults(struct dialect_use *u)
 {
     const char *path = dialect_path(u, "train_micro_batch_size_per_gpu");
-    if (dialect_is_auto(dt_config_value(u->c, path)) && dt_config_value(u->c, "training.batch_size_per_gpu") == NULL) {
+    bool has_default =
+        *u->place == 0 || strcmp(u->place, "transformers.deepspeed") == 0 || strcmp(u->place, "neox") == 0;
+    if (dt_config_value(u->c, "training.batch_size_per_gpu") != NULL ||
+        dt_config_value(u->c, "training.train_batch_tokens") != NULL || u->converts) {
+        return;
+    }
+    if (dialect_is_auto(dt_config_value(u->c, path))) {
         dt_config_problem(u->c, path,
                           "is \"auto\", and nothing says the batch; add training.batch_size_per_gpu to the job");
+    } else if (!has_default && says_something(u) &&
+               dt_config_value(u->c, dialect_path(u, "train_batch_size")) == NULL) {
+        dt_config_problem(u->c, u->place,
+                          "says no batch, and DeepSpeed has no default; add train_batch_size or "
+                          "train_micro_batch_size_per_gpu, or training.batch_size_per_gpu to the job");
     }
 }
 
@@ -484,6 +526,17 @@ const struct dialect dialect_deepspeed = {
     .marks = "zero_optimization|train_batch_size|train_micro_batch_size_per_gpu|steps_per_print|gradient_clipping|"
              "wall_clock_breakdown|zero_allow_untested_optimizer|fp16.enabled|bf16.enabled|optimizer.params|"
              "scheduler.params|flops_profiler|compression_training|autotuning",
+    .autos = "|train_micro_batch_size_per_gpu|gradient_accumulation_steps|train_batch_size|gradient_clipping|"
+             "optimizer.params.lr|optimizer.params.betas|optimizer.params.eps|optimizer.params.weight_decay|"
+             "scheduler.params.warmup_min_lr|scheduler.params.warmup_max_lr|scheduler.params.warmup_num_steps|"
+             "scheduler.params.total_num_steps|fp16.enabled|bf16.enabled|bfloat16.enabled|"
+             "zero_optimization.reduce_bucket_size|zero_optimization.prefetch_bucket_size|"
+             "zero_optimization.param_persistence_threshold|"
+             /* accelerate fills these in */
+             "zero_optimization.stage|zero_optimization.offload_optimizer.device|"
+             "zero_optimization.offload_optimizer.nvme_path|zero_optimization.offload_param.device|"
+             "zero_optimization.offload_param.nvme_path|zero_optimization.gather_16bit_weights_on_model_save|"
+             "zero_optimization.stage3_gather_16bit_weights_on_model_save|",
     .lenient = true,
     .defaults = defaults,
     .rules = rules};

@@ -224,9 +224,18 @@ static bool is_off(const cJSON *value)
     return dt_config_off(value) || (cJSON_IsString(device) && strcmp(device->valuestring, "none") == 0);
 }
 
+/* "auto" at a key where its system has no meaning for it. */
+static bool is_wrong_auto(const struct dialect_use *u, const struct dialect_rule *r, const cJSON *value)
+{
+    return dialect_is_auto(value) && u->dialect->autos != NULL && !has_auto(r) && r->how != DIALECT_REFUSE &&
+           strstr(u->dialect->autos, dt_arena_printf(u->arena, "|%s|", r->from)) == NULL;
+}
+
 static void apply(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
-    if (r->how == DIALECT_REFUSE) {
+    if (is_wrong_auto(u, r, value)) {
+        dt_config_problem(u->c, path, "\"auto\" means nothing here; give a value, or remove it");
+    } else if (r->how == DIALECT_REFUSE) {
         if (!is_off(value)) { /* also "auto", which would be a wish for it */
             dt_config_problem(u->c, path, "%s", r->text);
         } else if (r->block && cJSON_IsObject(value)) {

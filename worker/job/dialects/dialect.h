@@ -87,6 +87,7 @@ struct dialect {
     bool hyphens;                     /* "-" may stand for "_" */
     const char *marks;                /* "a|b.c": a file that has one of these keys, and none of ours, is one of
                                        * the dialect's; null: no file is */
+    const char *autos;                /* "|a.b|c|": keys that may be "auto"; null: all */
     bool lenient;                     /* unknown keys at the top of a place are ignored by its own system too */
     const struct dialect_rule *rules; /* applied in this order */
     /* gives defaults that depend on several keys, after all rules of all dialects; or null */
