@@ -164,7 +164,9 @@ void options_help(struct dt_text *out, bool all)
     if (all) {
         dt_text_printf(out,
                        "\nNames may be written with - or _, and shortened while unambiguous. A variable\n"
-                       "named in capitals sets an option that the command line does not.\n"
+                       "named in capitals sets an option that the command line does not. accelerate's\n"
+                       "--num_machines, --machine_rank, --main_process_ip and --main_process_port mean\n"
+                       "--nnodes, --node_rank, --master_addr and --master_port.\n"
                        "Clusters: %s.\n",
                        cluster_names());
     } else {
