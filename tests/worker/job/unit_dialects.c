@@ -592,12 +592,60 @@ static void check_table(const struct dialect *d, const char *path)
     dt_text_clear(&now);
 }
 
+#define PAGE "docs/dialects.md"
+
 static void test_docs(void **state)
 {
     (void)state;
     for (const struct dialect *const *d = dialects; *d != NULL; d++) {
-        check_table(*d, *d == &dialect_deepspeed ? "docs/training.md" : "docs/dialects.md");
+        check_table(*d, PAGE);
     }
+}
+
+/* Every key of DeepSpeed's documents has an outcome, and the page says how many have which. */
+static void test_documented_keys(void **state)
+{
+    (void)state;
+    struct dt_text list, page, said, now;
+    struct dt_error err = {0};
+    int counts[OUTCOME_REFUSED + 1] = {0}, all = 0;
+    dt_text_init(&list);
+    dt_text_init(&page);
+    dt_text_init(&said);
+    dt_text_init(&now);
+    assert_int_equal(dt_file_read("tests/golden/dialects/deepspeed_keys.txt", 1 << 20, &list, &err), 0);
+    assert_int_equal(dt_file_read(PAGE, 1 << 20, &page, &err), 0);
+    char *rest = list.data;
+    for (char *key; (key = strsep(&rest, "\n")) != NULL;) {
+        if (*key == '#' || *key == 0) {
+            continue;
+        }
+        const struct dialect_rule *r = dialect_rule_of(&dialect_deepspeed, key);
+        if (r == NULL) {
+            fail_msg("%s has no outcome", key);
+        }
+        bool inside = strcmp(r->from, key) != 0; /* of a block that is one rule */
+        if (inside && r->how != DIALECT_INERT && r->how != DIALECT_REFUSE && r->how != DIALECT_FUNCTION) {
+            fail_msg("%s stands below %s, which is no block", key, r->from);
+        }
+        counts[dialect_outcome(r)]++;
+        all++;
+    }
+    dt_text_printf(&said, "Of DeepSpeed's %d documented keys %d are done, %d have no effect, %d are refused.", all,
+                   counts[OUTCOME_DONE], counts[OUTCOME_NO_EFFECT], counts[OUTCOME_REFUSED]);
+    const char *from = strstr(page.data, "Of DeepSpeed's ");
+    assert_non_null(from);
+    size_t size = strcspn(from, ".") + 1;
+    if (getenv("DT_UPDATE") != NULL) {
+        dt_text_printf(&now, "%.*s%s%s", (int)(from - page.data), page.data, said.data, from + size);
+        write_file(PAGE, now.data);
+    } else if (strlen(said.data) != size || strncmp(from, said.data, size) != 0) {
+        fail_msg("%s says %.*s, and there are: %s", PAGE, (int)size, from, said.data);
+    }
+    dt_text_clear(&list);
+    dt_text_clear(&page);
+    dt_text_clear(&said);
+    dt_text_clear(&now);
 }
 
 static int set_up(void **state)
@@ -667,6 +715,7 @@ int main(void)
         cmocka_unit_test(test_batch),
         /* with DT_UPDATE=1 it writes the table anew */
         cmocka_unit_test(test_docs),
+        cmocka_unit_test(test_documented_keys),
     };
     return cmocka_run_group_tests(tests, set_up, folder_teardown);
 }

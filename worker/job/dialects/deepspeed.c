@@ -1,4 +1,4 @@
-/* DeepSpeed's configuration, one row per key. docs/training.md has this table for users
+/* DeepSpeed's configuration, one row per key. docs/dialects.md has this table for users
  * (tests/worker/job/unit_dialects.c keeps it the same). */
 #include "worker/job/dialects/deepspeed.h"
 

@@ -154,6 +154,13 @@ void dialects_check_layers(struct dt_config *c, const char *model);
 /* The members of the JSON Schema for keys of a section of the job ("fsdp", or "" for the top) that
  * dialects read: each begins with a comma and a newline. */
 void dialects_schema(const char *section, int indent, struct dt_text *out);
+/* What becomes of a key's values: one of ours, or what is done anyway; nothing; at most the value that
+ * switches it off is taken. */
+enum dialect_outcome { OUTCOME_DONE, OUTCOME_NO_EFFECT, OUTCOME_REFUSED };
+enum dialect_outcome dialect_outcome(const struct dialect_rule *r);
+const char *dialect_outcome_name(enum dialect_outcome outcome);
+/* The rule of a key, or of a block that it stands in; null: there is none. */
+const struct dialect_rule *dialect_rule_of(const struct dialect *d, const char *key);
 /* What becomes of one key, and of each key as a table, in Markdown. */
 void dialect_describe(const struct dialect_rule *r, struct dt_text *out);
 void dialect_table(const struct dialect *d, struct dt_text *out);
