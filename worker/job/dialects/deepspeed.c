@@ -324,7 +324,9 @@ static const struct dialect_rule rules[] = {
     WORDS("scheduler.params.last_batch_iteration", NULL, "-1=|*=!a run goes on where its checkpoint is; write -1"),
 
     WORDS("bf16.enabled", "training.precision", "true=bf16-mixed|false="),
-    REFUSE("bf16.immediate_grad_update", LATER),
+    INERT("bf16.immediate_grad_update",
+          "each gradient is added to fp32 sums at once, unless `training.grad_accum_dtype` "
+          "says otherwise"),
     WORDS("bf16.check_grad_overflow", NULL,
           "true=|false=!a gradient that is not finite ends the run here, which is safer; remove it"),
     REFUSE("bf16.bf16_master_weights_and_grads",
@@ -440,7 +442,7 @@ static const struct dialect_rule rules[] = {
     FUNCTION("prescale_gradients", NULL, prescale,
              "no effect: gradients are summed, then divided once; refused with reduce_scatter at stage 2"),
     WORDS("sparse_gradients", NULL, "false=|true=~gradients of embeddings are dense"),
-    WORDS("dataloader_drop_last", NULL, "false=|true=!" LATER),
+    WORDS("dataloader_drop_last", NULL, "true=|false=~an epoch has whole micro-batches alone"),
     INERT("seq_parallel_communication_data_type", "a sequence is not split over ranks"),
     INERT("vocabulary_size", "tables are padded as they are read"),
     INERT("nebula", "checkpoints are those of `checkpointing`"),
@@ -500,6 +502,10 @@ static void defaults(struct dialect_use *u)
     const char *path = dialect_path(u, "train_micro_batch_size_per_gpu");
     bool has_default =
         *u->place == 0 || strcmp(u->place, "transformers.deepspeed") == 0 || strcmp(u->place, "neox") == 0;
+    if (!dt_config_off(dt_config_value(u->c, dialect_path(u, "elasticity"))) &&
+        dt_config_value(u->c, dialect_path(u, "elasticity")) != NULL) {
+        return; /* it chooses the batch, or has said why not */
+    }
     if (dt_config_value(u->c, "training.batch_size_per_gpu") != NULL ||
         dt_config_value(u->c, "training.train_batch_tokens") != NULL || u->converts) {
         return;

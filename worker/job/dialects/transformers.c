@@ -360,7 +360,7 @@ static const struct dialect_rule rules[] = {
     SILENT("dataloader_pin_memory", WORKERS),
     SILENT("dataloader_persistent_workers", WORKERS),
     SILENT("dataloader_prefetch_factor", WORKERS),
-    WORDS("dataloader_drop_last", NULL, "false=|true=!" LATER),
+    WORDS("dataloader_drop_last", NULL, "true=|false=~an epoch has whole micro-batches alone"),
     SILENT("preprocessing_num_workers", WORKERS),
     SILENT("dataset_num_proc", WORKERS),
     SILENT("dataset_processes", WORKERS),
