@@ -238,7 +238,8 @@ static void recomputing(struct dialect_use *u, const struct dialect_rule *r, con
 #define BEYOND "beyond scope; remove it"
 #define STAGE3_KEY(key, why)                                                                                           \
     {                                                                                                                  \
-        .from = (key), .how = DIALECT_FUNCTION, .fn = stage3, .text = "no effect: " why, .sees_auto = true             \
+        .from = (key), .how = DIALECT_FUNCTION, .fn = stage3, .text = "no effect: " why, .outcome = OUTCOME_NO_EFFECT, \
+        .sees_auto = true                                                                                              \
     }
 #define STAGE3(name, why) STAGE3_KEY("zero_optimization.stage3_" name, why), STAGE3_KEY("zero_optimization." name, why)
 #define STEP_TIMES "`metrics.jsonl` has each step's time, `logging.timeline_steps` more"
@@ -287,8 +288,8 @@ static const struct dialect_rule rules[] = {
     WORDS("optimizer.params.amsgrad", NULL, "false=|true=!not there yet; remove it"),
     INERT("optimizer.params.torch_adam", "the formula is the same"),
     INERT("optimizer.params.fused", "the update is one kernel"),
-    FUNCTION("optimizer.params.max_grad_norm", NULL, optimizer_norm,
-             "refused: write gradient_clipping; the number that stands there, too, is taken"),
+    FUNCTION_OF(OUTCOME_REFUSED, "optimizer.params.max_grad_norm", NULL, optimizer_norm,
+                "refused: write gradient_clipping; the number that stands there, too, is taken"),
     INERT("optimizer.legacy_fusion", "the update is one kernel"),
 
     FUNCTION("scheduler.type", "training.lr_scheduler_type", deepspeed_scheduler,
@@ -426,10 +427,10 @@ static const struct dialect_rule rules[] = {
     INERT("activation_checkpointing.partition_activations", "a layer is not split over ranks"),
     INERT("activation_checkpointing.contiguous_memory_optimization", "memory is planned as a whole"),
     INERT("activation_checkpointing.synchronize_checkpoint_boundary", "nothing needs it"),
-    FUNCTION("activation_checkpointing.cpu_checkpointing", NULL, recomputing, "refused: " LATER),
-    FUNCTION("activation_checkpointing.number_checkpoints", NULL, recomputing,
-             "refused: write activation_checkpointing.checkpoint_every_n_layers"),
-    FUNCTION("activation_checkpointing.profile", NULL, recomputing, "refused: " LATER),
+    FUNCTION_OF(OUTCOME_REFUSED, "activation_checkpointing.cpu_checkpointing", NULL, recomputing, "refused: " LATER),
+    FUNCTION_OF(OUTCOME_REFUSED, "activation_checkpointing.number_checkpoints", NULL, recomputing,
+                "refused: write activation_checkpointing.checkpoint_every_n_layers"),
+    FUNCTION_OF(OUTCOME_REFUSED, "activation_checkpointing.profile", NULL, recomputing, "refused: " LATER),
 
     WORDS("wall_clock_breakdown", NULL, "false=|true=~" STEP_TIMES),
     INERT("zero_allow_untested_optimizer", "every optimizer goes with every stage"),
@@ -439,8 +440,8 @@ static const struct dialect_rule rules[] = {
     WORDS("gradient_predivide_factor", NULL, "1=|*=~gradients are summed, then divided once"),
     WORDS("gradient_allreduce_op", NULL,
           "mean=|avg=|sum=!gradients are divided by the number of ranks; write mean, and multiply the learning rate"),
-    FUNCTION("prescale_gradients", NULL, prescale,
-             "no effect: gradients are summed, then divided once; refused with reduce_scatter at stage 2"),
+    FUNCTION_OF(OUTCOME_NO_EFFECT, "prescale_gradients", NULL, prescale,
+                "no effect: gradients are summed, then divided once; refused with reduce_scatter at stage 2"),
     WORDS("sparse_gradients", NULL, "false=|true=~gradients of embeddings are dense"),
     WORDS("dataloader_drop_last", NULL, "true=|false=~an epoch has whole micro-batches alone"),
     INERT("seq_parallel_communication_data_type", "a sequence is not split over ranks"),
@@ -471,10 +472,11 @@ static const struct dialect_rule rules[] = {
     INERT("comms_logger", "`logging.timeline_steps` has the collectives"),
     INERT("flops_profiler", "train --plan has operations, `metrics.jsonl` the rate"),
     REFUSE_BLOCK("autotuning", "beyond scope; train --plan says what fits, write that"),
-    FUNCTION("compression_training", NULL, parts, "refused where a part is enabled: beyond scope"),
+    FUNCTION_OF(OUTCOME_REFUSED, "compression_training", NULL, parts, "refused where a part is enabled: beyond scope"),
     REFUSE_BLOCK("quantize_training", "beyond scope: models are not compressed while they train; remove it"),
     REFUSE_BLOCK("weight_quantization", "beyond scope: models are not compressed while they train; remove it"),
-    FUNCTION("tensor_parallel", NULL, tensor_parallel, "refused: beyond scope; autotp_size 0 or 1 has no effect"),
+    FUNCTION_OF(OUTCOME_REFUSED, "tensor_parallel", NULL, tensor_parallel,
+                "refused: beyond scope; autotp_size 0 or 1 has no effect"),
     REFUSE_BLOCK("curriculum_learning", BEYOND),
     REFUSE_BLOCK("data_efficiency", BEYOND),
     REFUSE_BLOCK("progressive_layer_drop", BEYOND),

@@ -27,6 +27,10 @@ enum dialect_how {
                        * what to do */
 };
 
+/* What becomes of a key's values: one of ours, or what is done anyway; nothing; at most the value that
+ * switches it off is taken. */
+enum dialect_outcome { OUTCOME_DONE, OUTCOME_NO_EFFECT, OUTCOME_REFUSED };
+
 struct dialect_rule {     /* tables end with a row whose `from` is null */
     const char *from;     /* their key: "optimizer.params.lr" */
     const char *to;       /* our key; null where nothing of ours takes the value */
@@ -34,9 +38,10 @@ struct dialect_rule {     /* tables end with a row whose `from` is null */
                            * rule, unless its words have "auto" */
     const char *text;
     dialect_fn *fn;
-    bool sees_auto;       /* the function judges "auto" itself */
-    bool block;           /* of a refused key: switched off it is said to have no effect */
-    const char *fallback; /* JSON: their default, where the section of `from` is given without it and
+    enum dialect_outcome outcome; /* of a function */
+    bool sees_auto;               /* the function judges "auto" itself */
+    bool block;                   /* of a refused key: switched off it is said to have no effect */
+    const char *fallback;         /* JSON: their default, where the section of `from` is given without it and
                            * nothing says `to`; a key at their top is of the dialect's section.
                            * Null: our default holds */
 };
@@ -57,6 +62,10 @@ struct dialect_rule {     /* tables end with a row whose `from` is null */
 #define FUNCTION(theirs, ours, function, said)                                                                         \
     {                                                                                                                  \
         .from = (theirs), .to = (ours), .how = DIALECT_FUNCTION, .fn = (function), .text = (said)                      \
+    }
+#define FUNCTION_OF(result, theirs, ours, function, said)                                                              \
+    {                                                                                                                  \
+        .from = (theirs), .to = (ours), .how = DIALECT_FUNCTION, .fn = (function), .text = (said), .outcome = (result) \
     }
 #define INERT(theirs, why)                                                                                             \
     {                                                                                                                  \
@@ -154,9 +163,7 @@ void dialects_check_layers(struct dt_config *c, const char *model);
 /* The members of the JSON Schema for keys of a section of the job ("fsdp", or "" for the top) that
  * dialects read: each begins with a comma and a newline. */
 void dialects_schema(const char *section, int indent, struct dt_text *out);
-/* What becomes of a key's values: one of ours, or what is done anyway; nothing; at most the value that
- * switches it off is taken. */
-enum dialect_outcome { OUTCOME_DONE, OUTCOME_NO_EFFECT, OUTCOME_REFUSED };
+/* Of a rule; its words say it where it has some. */
 enum dialect_outcome dialect_outcome(const struct dialect_rule *r);
 const char *dialect_outcome_name(enum dialect_outcome outcome);
 /* The rule of a key, or of a block that it stands in; null: there is none. */

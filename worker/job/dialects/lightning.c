@@ -71,8 +71,8 @@ static void command_defaults(struct dialect_use *u)
 static const struct dialect_rule command_rules[] = {
     FUNCTION("seed_everything", "training.seed", seed, "`training.seed`; true = PL_GLOBAL_SEED, or 0"),
     MOVE("ckpt_path", "checkpointing.resume"),
-    FUNCTION("model", NULL, python, "refused: a class of Python; name a model of ours"),
-    FUNCTION("data", NULL, python, "refused: a class of Python; give `data.train`"),
+    FUNCTION_OF(OUTCOME_REFUSED, "model", NULL, python, "refused: a class of Python; name a model of ours"),
+    FUNCTION_OF(OUTCOME_REFUSED, "data", NULL, python, "refused: a class of Python; give `data.train`"),
     FUNCTION("optimizer", "optimizer.name", lightning_optimizer,
              "`optimizer.name` and its numbers: torch.optim.AdamW, Adam, SGD, Adagrad, and Lion; others are refused"),
     FUNCTION(

@@ -245,9 +245,7 @@ enum dialect_outcome dialect_outcome(const struct dialect_rule *r)
     case DIALECT_WORDS:
         return r->to != NULL ? OUTCOME_DONE : words_outcome(r->text);
     case DIALECT_FUNCTION:
-        return strncmp(r->text, "refused", 7) == 0     ? OUTCOME_REFUSED
-               : strncmp(r->text, "no effect", 9) == 0 ? OUTCOME_NO_EFFECT
-                                                       : OUTCOME_DONE;
+        return r->outcome;
     }
     return OUTCOME_REFUSED;
 }
