@@ -205,10 +205,46 @@ static void test_lightning_flags(void **state)
             "bf16-mixed\n");
 }
 
+#define STRATEGY(class, args)                                                                                          \
+    "trainer: {max_epochs: 8, strategy: {class_path: lightning.pytorch.strategies." class ", init_args: {" args "}}}"  \
+                                                                                          "\n"
+
+static void test_lightning_strategies(void **state)
+{
+    (void)state;
+    same_job("l.yaml",
+             STRATEGY("DDPStrategy", "bucket_cap_mb: 10, broadcast_buffers: false, find_unused_parameters: true, "
+                                     "gradient_as_bucket_view: true, timeout: 90, process_group_backend: gloo"),
+             2,
+             "{" TRAINED ", \"strategy\": \"ddp\", \"broadcast_buffers\": false, \"collective_timeout\": 90}, \"ddp\": "
+             "{\"bucket_cap_mb\": 10}}",
+             "trainer.strategy.init_args.find_unused_parameters (these models use all their parameters), "
+             "trainer.strategy.init_args.process_group_backend");
+    same_job("l.yaml",
+             STRATEGY("DeepSpeedStrategy",
+                      "stage: 3, offload_optimizer: true, offload_parameters: true, offload_params_device: "
+                      "nvme, nvme_path: /disk, queue_depth: 16, pin_memory: true"),
+             2,
+             "{" TRAINED ", \"strategy\": \"zero3\"}, \"offload\": {\"optimizer\": \"cpu\", \"parameters\": \"nvme\", "
+             "\"nvme_path\": \"/disk\", \"queue_depth\": 16}}",
+             "trainer.strategy.init_args.pin_memory");
+    write_file("inner.json", "{\"zero_optimization\": {\"stage\": 1}, \"gradient_clipping\": 0.25}");
+    same_job("l.yaml", STRATEGY("DeepSpeedStrategy", "stage: 1, config: inner.json"), 2,
+             "{\"training\": {\"num_epochs\": 8, \"max_grad_norm\": 0.25, \"strategy\": \"zero1\"}}", NULL);
+    refused("l.yaml", STRATEGY("DDPStrategy", "bucket_cap: 10, sharding_strategy: FULL_SHARD"), 2,
+            "l.yaml:1:103: trainer.strategy.init_args.bucket_cap: unknown key; did you mean bucket_cap_mb?\n"
+            "l.yaml:1:119: trainer.strategy.init_args.sharding_strategy: unknown key; did you mean "
+            "fsdp.sharding_strategy?\n");
+    refused("l.yaml", STRATEGY("DeepSpeedStrategy", "stage: 2, config: inner.json"), 2,
+            "inner.json:1:24: zero_optimization.stage: is 1, but trainer.strategy is an object (l.yaml:1:26); say it "
+            "in one "
+            "place\n");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_schedules), cmocka_unit_test(test_optimizers),
-                                       cmocka_unit_test(test_lightning_schedules),
-                                       cmocka_unit_test(test_lightning_flags)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_schedules), cmocka_unit_test(test_optimizers), cmocka_unit_test(test_lightning_schedules),
+        cmocka_unit_test(test_lightning_strategies), cmocka_unit_test(test_lightning_flags)};
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

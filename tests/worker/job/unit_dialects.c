@@ -224,7 +224,8 @@ static void check_owners(const struct dialect_rule *r)
 
 static bool wants_block(const struct dialect_rule *r)
 {
-    return at == &dialect_accelerate && (strncmp(r->from, "deepspeed_config.", 17) == 0);
+    bool of_class = at == &dialect_ddp_strategy || at == &dialect_deepspeed_strategy; /* unit_dialect_words.c */
+    return of_class || (at == &dialect_accelerate && strncmp(r->from, "deepspeed_config.", 17) == 0);
 }
 
 static void test_rules(void **state)

@@ -498,12 +498,13 @@ static bool says_something(const struct dialect_use *u)
     return r->from != NULL;
 }
 
-/* DeepSpeed has no default for the batch: it, or the job, must say it. TrainingArguments has one. */
+/* DeepSpeed has no default for the batch: it, or the job, must say it. TrainingArguments has one, and Lightning
+ * takes that of the data. */
 static void defaults(struct dialect_use *u)
 {
     const char *path = dialect_path(u, "train_micro_batch_size_per_gpu");
-    bool has_default =
-        *u->place == 0 || strcmp(u->place, "transformers.deepspeed") == 0 || strcmp(u->place, "neox") == 0;
+    bool has_default = *u->place == 0 || strcmp(u->place, "transformers.deepspeed") == 0 ||
+                       strncmp(u->place, "lightning.", 10) == 0 || strcmp(u->place, "neox") == 0;
     if (!dt_config_off(dt_config_value(u->c, dialect_path(u, "elasticity"))) &&
         dt_config_value(u->c, dialect_path(u, "elasticity")) != NULL) {
         return; /* it chooses the batch, or has said why not */
@@ -523,8 +524,13 @@ static void defaults(struct dialect_use *u)
     }
 }
 
-static const char *const places[] = {
-    "", "deepspeed", "transformers.deepspeed", "accelerate.deepspeed_config.deepspeed_config_file", "neox", NULL};
+static const char *const places[] = {"",
+                                     "deepspeed",
+                                     "transformers.deepspeed",
+                                     "accelerate.deepspeed_config.deepspeed_config_file",
+                                     "lightning.trainer.strategy.init_args.config",
+                                     "neox",
+                                     NULL};
 
 const struct dialect dialect_deepspeed = {
     .name = "DeepSpeed",

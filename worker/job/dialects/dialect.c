@@ -11,8 +11,9 @@
 #include <strings.h>
 
 const struct dialect *const dialects[] = {
-    &dialect_lightning, &dialect_trainer,    &dialect_transformers, &dialect_accelerate, &dialect_launch,
-    &dialect_fsdp,      &dialect_fsdp_block, &dialect_neox,         &dialect_deepspeed,  NULL};
+    &dialect_lightning,    &dialect_trainer,    &dialect_ddp_strategy, &dialect_deepspeed_strategy,
+    &dialect_transformers, &dialect_accelerate, &dialect_launch,       &dialect_fsdp,
+    &dialect_fsdp_block,   &dialect_neox,       &dialect_deepspeed,    NULL};
 
 /* ---- words of ours that mean the same ---- */
 
@@ -252,7 +253,9 @@ static void apply(struct dialect_use *u, const struct dialect_rule *r, const cha
     } else {
         dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
     }
-    dt_config_pass(u->c, path);
+    if (!r->shallow) {
+        dt_config_pass(u->c, path);
+    }
 }
 
 /* The section is theirs: it holds one of their keys. Ours may have the same name. */

@@ -39,6 +39,7 @@ struct dialect_rule {     /* tables end with a row whose `from` is null */
     const char *text;
     dialect_fn *fn;
     enum dialect_outcome outcome; /* of a function */
+    bool shallow;                 /* what is below the key is of other rules */
     bool sees_auto;               /* the function judges "auto" itself */
     bool block;                   /* of a refused key: switched off it is said to have no effect */
     const char *fallback;         /* JSON: their default, where the section of `from` is given without it and
@@ -105,7 +106,8 @@ struct dialect {
     bool (*counts)(const struct dialect_use *u);
 };
 extern const struct dialect dialect_deepspeed, dialect_fsdp, dialect_fsdp_block, dialect_transformers,
-    dialect_accelerate, dialect_launch, dialect_lightning, dialect_trainer, dialect_neox;
+    dialect_accelerate, dialect_launch, dialect_lightning, dialect_trainer, dialect_ddp_strategy,
+    dialect_deepspeed_strategy, dialect_neox;
 /* In the order of their rules; their defaults come in the opposite order. Ends with null. */
 extern const struct dialect *const dialects[];
 

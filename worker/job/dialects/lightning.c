@@ -167,6 +167,7 @@ static void strategy(struct dialect_use *u, const struct dialect_rule *r, const 
     const char *class = lightning_class(value), *name = NULL;
     if (cJSON_IsString(value)) {
         dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
+        dt_config_pass(u->c, path);
         return;
     }
     for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++) {
@@ -179,6 +180,7 @@ static void strategy(struct dialect_use *u, const struct dialect_rule *r, const 
             "%.60s: there are DDPStrategy, FSDPStrategy, DeepSpeedStrategy and SingleDeviceStrategy; write "
             "one of them, or a name of train --list-strategies",
             class);
+        dt_config_pass(u->c, path);
         return;
     }
     if (cJSON_IsNumber(stage) && strcmp(name, "zero2") == 0) {
@@ -384,8 +386,12 @@ static const struct dialect_rule trainer_rules[] = {
         "`training.device`: auto, cpu, gpu and cuda = `cuda`; ddp of Lightning 1 is a strategy; others are refused"),
     FUNCTION("devices", NULL, devices, "devices * num_nodes must be the ranks that there are"),
     FUNCTION("num_nodes", NULL, nodes, "devices * num_nodes must be the ranks that there are"),
-    FUNCTION("strategy", "training.strategy", strategy,
-             "`training.strategy`; FSDPStrategy, DDPStrategy, DeepSpeedStrategy with their arguments"),
+    {.from = "strategy",
+     .to = "training.strategy",
+     .how = DIALECT_FUNCTION,
+     .fn = strategy,
+     .text = "`training.strategy`; FSDPStrategy, DDPStrategy, DeepSpeedStrategy with their arguments",
+     .shallow = true},
     WORDS("precision", "training.precision", PRECISIONS),
     MOVE("max_epochs", "training.num_epochs"),
     MOVE("max_steps", "training.max_steps"),
