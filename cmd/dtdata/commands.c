@@ -17,6 +17,6 @@ int command_usage(const char *fmt, ...)
     (void)dt_fail_v(&err, DT_INVALID, fmt, args);
     va_end(args);
     (void)command_fail(&err, DT_EXIT_USAGE);
-    (void)fprintf(stderr, "dtdata --help lists commands and options\n");
+    (void)fprintf(stderr, "dtdata --help lists commands, dtdata COMMAND --help the options of one\n");
     return DT_EXIT_USAGE;
 }

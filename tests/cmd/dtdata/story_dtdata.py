@@ -323,7 +323,17 @@ def test_baseline(tmp_path):
 def test_usage():
     out, _ = dtdata("--help")
     assert out.startswith("usage: dtdata COMMAND") and max(map(len, out.splitlines())) <= 80
-    assert dtdata("tokenize", "--help")[0] == out
+    assert len(out.splitlines()) <= 40 and "--help=all" in out and "--shard_tokens" not in out
+    every = dtdata("--help=all")[0]
+    assert set(out.splitlines()) <= set(every.splitlines()) and max(map(len, every.splitlines())) <= 80
+    assert dtdata("tokenise", "--help")[0] == out  # no such command
+    seen = set()
+    for command, option in [("tokenize", "--shard_tokens"), ("train-tokenizer", "--memory"), ("encode", "--tokenizer"), ("decode", "--tokenizer"),
+                            ("inspect", "--samples"), ("convert-tokenizer", "--eos"), ("baseline", "--val")]:
+        own = dtdata(command, "--help")[0]
+        assert option in own and len(own.splitlines()) <= 40 and set(own.splitlines()) <= set(every.splitlines()), own
+        seen |= set(own.splitlines())
+    assert {x for x in every.splitlines() if x.startswith("  ")} - seen == {x for x in out.splitlines() if x.startswith(("  COMMAND", "  --version"))}
     assert dtdata("--version")[0].startswith("dtdata ")
     assert "dtdata: tokenise: unknown command; did you mean tokenize?\n" in dtdata("tokenise", code=2)[1]
     assert "dtdata: no command" in dtdata(code=2)[1]
