@@ -58,6 +58,20 @@ static char *next_item(struct options *o, const char **at)
     return item;
 }
 
+static void append(struct options *o, char *item, int number)
+{
+    char **list = dt_arena_alloc(&o->arena, ((size_t)o->exports.count + 1) * sizeof *list);
+    int *items = dt_arena_alloc(&o->arena, ((size_t)o->exports.count + 1) * sizeof *items);
+    for (int k = 0; k < o->exports.count; k++) {
+        list[k] = o->exports.list[k];
+        items[k] = o->exports.items[k];
+    }
+    items[o->exports.count] = number;
+    list[o->exports.count++] = item;
+    o->exports.list = list;
+    o->exports.items = items;
+}
+
 /* Nothing of a value may stand in a message. */
 static int read_word(struct options *o, const char *word, struct dt_error *err)
 {
@@ -74,16 +88,7 @@ static int read_word(struct options *o, const char *word, struct dt_error *err)
         if (check_name(dt_arena_printf(&o->arena, "%.*s", (int)n, item), err) != 0) {
             return -1;
         }
-        char **list = dt_arena_alloc(&o->arena, ((size_t)o->exports.count + 1) * sizeof *list);
-        int *items = dt_arena_alloc(&o->arena, ((size_t)o->exports.count + 1) * sizeof *items);
-        for (int k = 0; k < o->exports.count; k++) {
-            list[k] = o->exports.list[k];
-            items[k] = o->exports.items[k];
-        }
-        items[o->exports.count] = i;
-        list[o->exports.count++] = item;
-        o->exports.list = list;
-        o->exports.items = items;
+        append(o, item, i);
     }
     return 0;
 }
@@ -108,6 +113,13 @@ bool exports_names(const struct options *o, const char *name)
         found = same_name(name, o->exports.list[i]);
     }
     return found;
+}
+
+void exports_add(struct options *o, const char *variable)
+{
+    if (!exports_names(o, variable)) {
+        append(o, dt_arena_strdup(&o->arena, variable), 1);
+    }
 }
 
 static bool has_value(const char *item)

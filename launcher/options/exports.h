@@ -8,6 +8,8 @@
 
 /* --export with a name alone: the variable is set here. Fails with DT_INVALID. */
 int exports_check(const struct options *o, char *const *env, struct dt_error *err);
+/* Adds NAME=VALUE, as --export would, unless that names it. */
+void exports_add(struct options *o, const char *variable);
 /* --export names this variable, with a value or without. */
 bool exports_names(const struct options *o, const char *name);
 /* Puts each NAME=VALUE of --export into our environment, from which workers and agents get it. */

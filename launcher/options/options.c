@@ -220,7 +220,7 @@ static int read_launching(struct options *o, const struct given *g, int argc, ch
     bool dry = false;
     if (flag_on(g, OPTION_dry_run, &dry, err) != 0 || hostfile_read(o, g, err) != 0 ||
         check_port_range(o, g, OPTION_metrics_endpoint, o->query.metrics_port, err) != 0 ||
-        read_program(o, g, argc, argv, first, err) != 0) {
+        read_program(o, g, argc, argv, first, err) != 0 || option_pass_accelerate(o, g, err) != 0) {
         return -1;
     }
     scale_times(o);
@@ -238,8 +238,12 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
         o->query.json = g->value[OPTION_json] != NULL;
         return read_status(o, g, argc, argv, first, err);
     }
+    if (option_read_accelerate(o, g, env, err) != 0) {
+        return -1;
+    }
     option_read_variables(o, g, env);
-    if (option_read_cluster(o, g, env, err) != 0 || read_values(o, g, err) != 0) {
+    if (option_read_cluster(o, g, env, err) != 0 || option_read_accelerate_rank(o, g, err) != 0 ||
+        read_values(o, g, err) != 0) {
         return -1;
     }
     if (o->completion != NULL) {
@@ -265,7 +269,7 @@ static int read_all(struct options *o, struct given *g, int argc, char **argv, c
     bool dry = false;
     if (flag_on(g, OPTION_dry_run, &dry, err) != 0 || check_hosts(o, g, err) != 0 ||
         rendezvous_choose(o, g, env, err) != 0 || count_workers(o, g, env, err) != 0 ||
-        read_program(o, g, argc, argv, first, err) != 0) {
+        read_program(o, g, argc, argv, first, err) != 0 || option_pass_accelerate(o, g, err) != 0) {
         return -1;
     }
     if (option_check_cluster(o, g, env, err) != 0 ||

@@ -22,7 +22,7 @@
 /* All options, by their names: a row of options_table.c for each. */
 /* clang-format off */
 #define OPTIONS_ALL(X) \
-    X(nproc_per_node) X(nnodes) X(node_rank) X(role) X(standalone) X(module) X(no_python) X(run_path) \
+    X(nproc_per_node) X(num_processes) X(config_file) X(nnodes) X(node_rank) X(role) X(standalone) X(module) X(no_python) X(run_path) \
     X(start_method) X(dry_run) X(max_restarts) X(monitor_interval) X(shutdown_timeout) X(exit_barrier) \
     X(hang_timeout) X(exit_code) X(permanent_exit_codes) X(requeue_exit_code) X(requeue) X(signals_to_handle) \
     X(time_scale) X(redirects) X(tee) X(log_dir) X(local_ranks_filter) X(ranks_filter) \
@@ -158,6 +158,16 @@ struct options_stop {
     char *signals_text;        /* as written, for TORCHELASTIC_SIGNALS_TO_HANDLE */
 };
 
+/* accelerate's file, --config_file: what is not an option of ours. */
+struct options_accelerate {
+    const char *path;      /* or null */
+    int64_t rank;          /* machine_rank */
+    const char *rank_from; /* its place, or null: the file does not say it */
+    const char *kind;      /* distributed_type, where it has a block: FSDP, DEEPSPEED; or null */
+    const char *precision; /* mixed_precision, or null */
+    bool cpu;              /* use_cpu */
+};
+
 /* A scheduler's job that is to run again. */
 struct options_requeue {
     char *when;    /* auto, on, off */
@@ -206,6 +216,7 @@ struct options {
     struct options_ssh ssh;
     struct options_leash leash;
     struct options_exports exports;
+    struct options_accelerate accelerate;
     struct options_restarts restarts;
     struct options_stop stop;
     struct options_requeue requeue;

@@ -15,6 +15,8 @@
 const struct option_row option_rows[OPTION_COUNT] = {
     /* how many */
     ROW(nproc_per_node, 0, OPTION_VALUE, OPTION_TORCH, NULL, "1", "N|gpu|cpu|auto", "workers on this host", true, option_parse_nproc, 0, 1, OPTIONS_MAX_LOCAL),
+    ROW(num_processes, 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "N", "workers of all hosts together, as accelerate counts them, instead of --nproc_per_node", false, NULL, 0, 0, 0),
+    ROW(config_file, 0, OPTION_VALUE, OPTION_OURS, NULL, NULL, "FILE", "accelerate's configuration: num_processes, num_machines, machine_rank, main_process_ip, main_process_port and rdzv_backend stand in for options that are not given; train reads the rest", false, option_parse_text, AT(accelerate.path), 0, 0),
     ROW(nnodes, 0, OPTION_VALUE, OPTION_TORCH, NULL, "1:1", "N|MIN:MAX", "number of hosts; MIN:MAX: as many as there are", false, option_parse_nnodes, 0, 0, 0),
     ROW(node_rank, 0, OPTION_VALUE, OPTION_TORCH, NULL, "0", "N", "number of this host; with c10d and etcd-v3 where it would like to stand in its first round", false, option_parse_int, AT(world.node_rank), 0, 65535),
     ROW(role, 0, OPTION_VALUE, OPTION_TORCH, NULL, "default", "NAME", "name of the workers, in prefixes and ROLE_NAME", false, option_parse_role, 0, 0, 0),
@@ -162,7 +164,9 @@ void options_help(struct dt_text *out, bool all)
     if (all) {
         dt_text_printf(out,
                        "\nNames may be written with - or _, and shortened while unambiguous. A variable\n"
-                       "named in capitals sets an option that the command line does not.\n"
+                       "named in capitals sets an option that the command line does not. accelerate's\n"
+                       "--num_machines, --machine_rank, --main_process_ip and --main_process_port mean\n"
+                       "--nnodes, --node_rank, --master_addr and --master_port.\n"
                        "Clusters: %s.\n",
                        cluster_names());
     } else {

@@ -46,6 +46,12 @@ void option_read_variables(struct options *o, struct given *g, char *const *env)
  * where to meet, the run's name. Only where its own launcher started us on several hosts; a job
  * on one host is the same with and without a scheduler. Sets o->here. */
 int option_read_cluster(struct options *o, struct given *g, char *const *env, struct dt_error *err);
+/* accelerate's file and --num_processes: options that are not given are taken from them. Before variables. */
+int option_read_accelerate(struct options *o, struct given *g, char *const *env, struct dt_error *err);
+/* machine_rank of the file, which is the same file on all hosts: only where nothing else numbers this one. */
+int option_read_accelerate_rank(struct options *o, struct given *g, struct dt_error *err);
+/* What the file says of training: to `train` as --config, to other programs as accelerate's variables. */
+int option_pass_accelerate(struct options *o, const struct given *g, struct dt_error *err);
 /* How what was chosen and what surrounds us fit together: warnings, and a refusal of a launcher
  * with several workers per task. */
 int option_check_cluster(struct options *o, const struct given *g, char *const *env, struct dt_error *err);

@@ -5,18 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Our name for what mpirun, srun, deepspeed and accelerate call so, or null. */
+/* Our name for what mpirun, srun and deepspeed call so, or null. */
 static const char *called_elsewhere(const char *word)
 {
-    static const char *const names[][2] = {{"n", "nproc_per_node"},
-                                           {"np", "nproc_per_node"},
-                                           {"num_gpus", "nproc_per_node"},
-                                           {"num_processes", "nproc_per_node"},
-                                           {"N", "nnodes"},
-                                           {"num_machines", "nnodes"},
-                                           {"machine_rank", "node_rank"},
-                                           {"main_process_ip", "master_addr"},
-                                           {"main_process_port", "master_port"}};
+    static const char *const names[][2] = {
+        {"n", "nproc_per_node"}, {"np", "nproc_per_node"}, {"num_gpus", "nproc_per_node"}, {"N", "nnodes"}};
     size_t size = strcspn(word, "=0123456789"); /* -n4 */
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strlen(names[i][0]) == size && strncmp(word, names[i][0], size) == 0) {
@@ -75,6 +68,27 @@ static int ambiguous(const char *name, bool ours, int count, struct dt_error *er
     return -1;
 }
 
+/* accelerate's name of an option: ours means the same. */
+static const char *of_accelerate(const char *name)
+{
+    static const char *const names[][2] = {{"num_machines", "nnodes"},
+                                           {"machine_rank", "node_rank"},
+                                           {"main_process_ip", "master_addr"},
+                                           {"main_process_port", "master_port"}};
+    char plain[32];
+    size_t n = 0;
+    for (; name[n] != '\0' && n < sizeof plain - 1; n++) {
+        plain[n] = name[n] == '-' ? '_' : name[n];
+    }
+    plain[n] = '\0';
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(plain, names[i][0]) == 0) {
+            return names[i][1];
+        }
+    }
+    return NULL;
+}
+
 /* The row that `name` means, in full or as an unambiguous beginning; torchrun's options come
  * before ours. */
 static int find_row(const char *name, struct dt_error *err)
@@ -119,12 +133,13 @@ static int read_long(struct options *o, struct given *g, char **words, struct dt
     const char *body = words[0] + 2;
     size_t n = strcspn(body, "=");
     char *name = dt_arena_printf(&o->arena, "%.*s", n > 200 ? 200 : (int)n, body);
-    int row = find_row(name, err);
+    const char *ours = of_accelerate(name);
+    int row = find_row(ours != NULL ? ours : name, err);
     if (row < 0) {
         return -1;
     }
     const struct option_row *r = &option_rows[row];
-    char *spelled = dt_arena_printf(&o->arena, "--%s", r->name);
+    char *spelled = dt_arena_printf(&o->arena, "--%s", ours != NULL ? name : r->name);
     const char *value = body[n] == '=' ? body + n + 1 : NULL;
     if (r->arity == OPTION_FLAG) {
         if (value != NULL) {

@@ -246,6 +246,7 @@ void horizon_count_anew(struct horizon *h, const struct job_training *was, const
 struct schedule horizon_schedule(const struct horizon *h, const struct job_training *j)
 {
     int64_t total = (end_of(h, j) + batch_of(&h->of) - 1) / batch_of(&h->of);
+    int64_t epoch = j->scheduler.interval == INTERVAL_EPOCH ? steps_of_epoch(j, h->rows, &h->of) : 0;
     return (struct schedule){.type = j->lr_scheduler_type,
                              .learning_rate = j->learning_rate,
                              .min_lr_ratio = j->min_lr_ratio,
@@ -255,7 +256,8 @@ struct schedule horizon_schedule(const struct horizon *h, const struct job_train
                              .plateau = 1,
                              .warmup_steps = j->warmup_steps >= 0 ? j->warmup_steps
                                                                   : (int64_t)ceil(j->warmup_ratio * (double)total),
-                             .total_steps = total};
+                             .total_steps = epoch > 0 ? (total + epoch - 1) / epoch : total,
+                             .epoch_steps = epoch};
 }
 
 double horizon_momentum(const struct horizon *h, const struct schedule *s, int64_t samples, double *beta2)

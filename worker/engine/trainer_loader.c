@@ -55,6 +55,12 @@ static int64_t full_step(const struct trainer_loader *l)
     return j->accumulation_schedule.count > 0 ? job_accumulation(j, l->epoch) : l->t->micro_steps;
 }
 
+int64_t trainer_rows(const struct trainer *t)
+{
+    int64_t rows = t->feeds.train.sample_count, batch = t->job->training.batch_size_per_gpu * t->size;
+    return t->job->training.uneven_inputs == UNEVEN_JOIN ? (rows + batch - 1) / batch * batch : rows;
+}
+
 /* Decides where the next step's micro-steps take their samples; returns how many there are. The
  * rest of an epoch that fills no micro-batch of all ranks is left out, or filled up with rows that have no
  * target (trainer_rows); what is left of a step at

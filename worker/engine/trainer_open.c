@@ -73,12 +73,6 @@ static void plan_activations(struct trainer *t)
     t->memory.eval_rows = plan_add(p, PLAN_SCRATCH, PLAN_LOCAL, row_loss_bytes(t));
 }
 
-int64_t trainer_rows(const struct trainer *t)
-{
-    int64_t rows = t->feeds.train.sample_count, batch = t->job->training.batch_size_per_gpu * t->size;
-    return t->job->training.uneven_inputs == UNEVEN_JOIN ? (rows + batch - 1) / batch * batch : rows;
-}
-
 void trainer_count(struct trainer *t)
 {
     const struct job_training *j = &t->job->training;

@@ -113,13 +113,14 @@ static const struct dt_rule strategy = {
                "deepspeed_stage_1_offload|deepspeed_stage_2_offload|"
                "deepspeed_stage_3_offload|deepspeed_stage_3_offload_nvme|"
                "zero2_offload|zero3_offload"};
-static const struct dt_rule scheduler = {.type = DT_RULE_CHOICE,
-                                         .choices =
-                                             "constant|constant_with_warmup|linear|cosine|cosine_with_restarts|"
-                                             "polynomial|inverse_sqrt|warmup_stable_decay|warmup_stable_decay_linear|"
-                                             "step|multi_step|exponential|reduce_lr_on_plateau|one_cycle|"
-                                             "warmuplr|warmuplr_linear|warmupdecaylr|warmupdecaylr_linear|"
-                                             "warmupcosinelr|warmupcosinelr_linear|lrrangetest|onecycle"};
+static const struct dt_rule scheduler = {
+    .type = DT_RULE_CHOICE,
+    .choices = "constant|constant_with_warmup|linear|cosine|cosine_with_restarts|"
+               "polynomial|inverse_sqrt|warmup_stable_decay|warmup_stable_decay_linear|"
+               "step|multi_step|exponential|cosine_annealing|cosine_warm_restarts|linear_lr|"
+               "constant_lr|polynomial_lr|reduce_lr_on_plateau|one_cycle|"
+               "warmuplr|warmuplr_linear|warmupdecaylr|warmupdecaylr_linear|"
+               "warmupcosinelr|warmupcosinelr_linear|lrrangetest|onecycle"};
 static const struct dt_rule export_dtype = {.type = DT_RULE_CHOICE,
                                             .choices = "float32|bfloat16|float16|fp32|bf16|fp16"};
 static const struct dt_rule device = {.type = DT_RULE_CHOICE, .choices = "auto|cpu|cuda|gpu"};
@@ -281,7 +282,7 @@ static const struct dt_field training_fields[] = {
     {"warmup_steps", "-1", "steps of the warm-up; -1: by warmup_ratio", AT(warmup_steps), &steps_or_minus_1},
     {"warmup_ratio", "0", "share of all steps that are warm-up", AT(warmup_ratio), &fraction},
     {"min_lr_ratio", "0", "share of learning_rate that is left at the end", AT(min_lr_ratio), &fraction},
-    {"lr_power", "1", "polynomial: of the share of steps that is left", AT(lr_power), &power},
+    {"lr_power", "1", "polynomial, polynomial_lr: of the share of steps that is left", AT(lr_power), &power},
     {"decay_ratio", "0.1", "warmup_stable_decay: share of all steps, the last ones, in which the rate falls",
      AT(decay_ratio), &fraction},
     {"weight_decay", "0", "of matrices; adamw, lion: decoupled; others: added to the gradient", AT(weight_decay),

@@ -23,6 +23,7 @@ static const struct dt_rule count = {.type = DT_RULE_INTEGER, .min = 0, .max = S
 static const struct dt_rule count_or_null = {
     .type = DT_RULE_INTEGER, .min = 0, .max = STEPS, .null = true, .null_value = -1};
 static const struct dt_rule milestones = {.type = DT_RULE_INTEGERS, .min = 0, .max = STEPS, .null = true};
+static const struct dt_rule unit = {.type = DT_RULE_ENUM, .choices = "step|epoch"};
 static const struct dt_rule anneal = {.type = DT_RULE_ENUM, .choices = "cos|linear"};
 static const struct dt_rule mode = {.type = DT_RULE_ENUM, .choices = "min|max"};
 static const struct dt_rule threshold_mode = {.type = DT_RULE_ENUM, .choices = "rel|abs"};
@@ -33,7 +34,25 @@ const struct dt_field job_scheduler_fields[] = {
     {"gamma", "0.1", "step, multi_step, exponential: what the rate is multiplied by", AT(gamma), &factor},
     {"step_size", "null", "step: steps between two cuts", AT(step_size), &steps_or_null},
     {"milestones", "null", "multi_step: the steps of the cuts", AT(milestones), &milestones},
+    {"interval", "\"step\"",
+     "all: what is counted; epoch: the rate changes between epochs alone, and step_size, milestones and the like are "
+     "epochs, as Lightning has it",
+     AT(interval), &unit},
     {"num_cycles", "1", "cosine_with_restarts: half waves", AT(num_cycles), &interval},
+    {"timescale", "null",
+     "inverse_sqrt: steps in which the rate falls by the root of 2; as many as of warm-up when null", AT(timescale),
+     &steps_or_null},
+    {"num_decay_steps", "null", "warmup_stable_decay: the last steps, in which the rate falls; decay_ratio when null",
+     AT(num_decay_steps), &steps_or_null},
+    {"T_max", "null", "cosine_annealing: steps of half a wave, after which the rate rises again", AT(T_max),
+     &steps_or_null},
+    {"T_0", "null", "cosine_warm_restarts: steps until the first restart", AT(T_0), &steps_or_null},
+    {"T_mult", "1", "cosine_warm_restarts: how many times as long it is until the next one", AT(T_mult), &interval},
+    {"eta_min", "0", "cosine_annealing, cosine_warm_restarts: the least rate", AT(eta_min), &rate},
+    {"start_factor", "0.3333333333333333", "linear_lr, constant_lr: share of learning_rate at the beginning",
+     AT(start_factor), &factor},
+    {"end_factor", "1", "linear_lr: share of learning_rate at the end", AT(end_factor), &share},
+    {"total_iters", "5", "linear_lr, constant_lr, polynomial_lr: steps until the end", AT(total_iters), &interval},
     {"monitor", "\"val_loss\"", "reduce_lr_on_plateau: what of an evaluation has to get better", AT(monitor), &monitor},
     {"mode", "\"min\"", "reduce_lr_on_plateau: whether a lower or a higher value is better", AT(mode), &mode},
     {"factor", "0.1", "reduce_lr_on_plateau: what the rate is multiplied by", AT(factor), &within_1},
@@ -90,6 +109,9 @@ const struct dt_field job_scheduler_fields[] = {
  * may go on, as warmuplr_linear. */
 static bool reads(const char *owners, size_t size, const char *type)
 {
+    if (size == 3 && strncmp(owners, "all", size) == 0) {
+        return true;
+    }
     for (const char *p = owners; p < owners + size;) {
         size_t name = strcspn(p, ",:");
         if (strncmp(p, type, name) == 0 && (type[name] == 0 || type[name] == '_')) {
@@ -134,6 +156,11 @@ static void check_needs(struct job *job, struct dt_config *c)
          t->scheduler.milestones.count == 0},
         {"exponential", "scheduler.gamma", "is missing, which exponential needs; give what a step multiplies by",
          dt_config_where(c, "scheduler.gamma") == NULL},
+        {"cosine_annealing", "scheduler.T_max",
+         "is missing, which cosine_annealing needs; give the steps of half a wave, or write cosine",
+         t->scheduler.T_max == 0},
+        {"cosine_warm_restarts", "scheduler.T_0",
+         "is missing, which cosine_warm_restarts needs; give the steps until the first restart", t->scheduler.T_0 == 0},
         {"onecycle", "scheduler.cycle_min_lr",
          "is missing, which onecycle, DeepSpeed's, needs; give it, or write one_cycle for PyTorch's",
          t->scheduler.cycle_min_lr < 0},
@@ -187,6 +214,10 @@ void job_check_schedule(struct job *job, struct dt_config *c)
     if (!schedule_has_least(type) && t->min_lr_ratio > 0) {
         dt_config_problem(c, "training.min_lr_ratio", "%s (%s) has no rate that it falls to; remove it", type,
                           dt_config_source(c, TYPE_KEY));
+    }
+    if (t->scheduler.interval == INTERVAL_EPOCH && (t->warmup_steps > 0 || t->warmup_ratio > 0)) {
+        dt_config_problem(c, "scheduler.interval",
+                          "a warm-up counts steps; remove training.warmup_steps and warmup_ratio, or write step");
     }
     check_needs(job, c);
     check_momentum(job, c);

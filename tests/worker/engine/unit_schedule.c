@@ -32,8 +32,8 @@ static const struct {
     {"hf.polynomial_decay", "polynomial"},
     {"hf.inverse_sqrt", "inverse_sqrt"},
     {"hf.warmup_stable_decay", "warmup_stable_decay_linear"},
-    {"torch.CosineAnnealingLR", "cosine"},
-    {"torch.PolynomialLR", "polynomial"},
+    {"torch.CosineAnnealingLR", "cosine_annealing"},
+    {"torch.PolynomialLR", "polynomial_lr"},
     {"torch.StepLR", "step"},
     {"torch.MultiStepLR", "multi_step"},
     {"torch.ExponentialLR", "exponential"},
@@ -54,19 +54,17 @@ static void use_number(struct schedule *s, const cJSON *a, double base_rate)
     if (strcmp(name, "num_warmup_steps") == 0 || strcmp(name, "warmup_num_steps") == 0) {
         s->warmup_steps = (int64_t)value;
     } else if (strcmp(name, "num_training_steps") == 0 || strcmp(name, "total_num_steps") == 0 ||
-               strcmp(name, "total_steps") == 0 || strcmp(name, "total_iters") == 0 || strcmp(name, "T_max") == 0) {
+               strcmp(name, "total_steps") == 0) {
         s->total_steps = (int64_t)value;
     } else if (strcmp(name, "warmup_max_lr") == 0 || strcmp(name, "max_lr") == 0) {
         s->learning_rate = value;
     } else if (strcmp(name, "min_lr_rate") == 0 || strcmp(name, "min_lr_ratio") == 0 ||
                strcmp(name, "cos_min_ratio") == 0) {
         s->min_lr_ratio = value;
-    } else if (strcmp(name, "lr_end") == 0 || strcmp(name, "eta_min") == 0) {
+    } else if (strcmp(name, "lr_end") == 0) {
         s->min_lr_ratio = value / base_rate;
     } else if (strcmp(name, "power") == 0) {
         s->lr_power = value;
-    } else if (strcmp(name, "num_decay_steps") == 0) {
-        s->decay_ratio = value;
     } else if (strcmp(name, "warmup_type") != 0 && strcmp(name, "decay_type") != 0) {
         fail_msg("%s: unknown", name);
     }
@@ -98,7 +96,6 @@ static struct schedule schedule_of(const char *ours, const cJSON *row, struct dt
             use_number(&s, a, base_rate);
         }
     }
-    s.decay_ratio /= s.total_steps > 0 ? (double)s.total_steps : 1;
     char *text = cJSON_PrintUnformatted(job);
     struct dt_config *c;
     struct dt_error err;

@@ -1,4 +1,4 @@
-# covers: worker/job/dialects worker/job/convert.c cmd/train.c cmd/train/answer.c base/yaml.c
+# covers: launcher/options/options_accelerate.c worker/job/dialects worker/job/convert.c cmd/train.c cmd/train/answer.c base/yaml.c
 """Files of accelerate, Hugging Face and Lightning train as the same job in our keys, bit by bit; what
 `train` says of them on the command line."""
 
@@ -89,6 +89,19 @@ def test_files_train_as_ours(tmp_path):
     theirs = write(tmp_path / "trainer.json", {**base, "training": {"threads": 1, "batch_size_per_gpu": 2}, "lightning": "lightning.yaml"})
     ours = write(tmp_path / "plain.json", {**base, "training": {**OURS, "strategy": "full_shard", "lr_scheduler_type": "constant", "max_grad_norm": 0}, "logging": {"log_every_n_steps": 1}})
     assert run(tmp_path, "trainer", theirs)[1] == run(tmp_path, "plain", ours)[1]
+
+
+def test_launched_by_accelerates_file(tmp_path):
+    plain = json.load(open(training.make_job(str(tmp_path), "job.json")))
+    base = {"model": plain["model"], "data": plain["data"], "training": {**OURS, "max_steps": 3}}
+    job, file = write(tmp_path / "ours.json", base), write(tmp_path / "a.yaml", ACCELERATE)
+    done = support.run(["--config_file", file, "train", job, "--output_dir", str(tmp_path / "file")])
+    assert done.code == 0, done
+    same = write(tmp_path / "same.json", {**base, "training": {**base["training"], "strategy": "shard_grad_op"}, "fsdp": {"forward_prefetch": True}})
+    assert training.train(same, str(tmp_path / "same"), ranks=2).code == 0
+    assert training.hash_of(str(tmp_path / "file")) == training.hash_of(str(tmp_path / "same"))
+    done = support.run(["--config_file", file, "--num_processes", "1", "train", job, "--output_dir", str(tmp_path / "one")])
+    assert done.code == 0 and "a.yaml:11:1: num_processes: 2, but --num_processes: 1: that counts" in done.err, done
 
 
 def test_beside_a_job(tmp_path):

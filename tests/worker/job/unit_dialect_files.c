@@ -1,8 +1,7 @@
 /* covers: worker/job/dialects worker/job/convert.c base/config.c base/scan_member.c */
 /* Files of other systems as jobs, beside a job, and within each other; what --convert and --explain
  * say of them; strategies that a job registers. */
-#include "base/file.h"
-#include "tests/lib/folder.h"
+#include "tests/lib/job_files.h"
 #include "worker/job/convert.h"
 #include "worker/job/dialects/dialect.h"
 #include "worker/job/job.h"
@@ -13,97 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-
-static const char *path_of(const char *name)
-{
-    static char paths[4][sizeof folder + 64];
-    static int next;
-    char *path = paths[next++ % 4];
-    (void)snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
-}
-
-static void write_file(const char *name, const char *text)
-{
-    struct dt_error err = {0};
-    if (dt_file_write(path_of(name), text, strlen(text), &err) != 0) {
-        fail_msg("%s", err.text);
-    }
-}
-
-/* A copy without the folder's name, which the caller does not free. */
-static const char *plain(const char *text)
-{
-    static char copy[16384];
-    char *out = copy;
-    for (const char *p = text; *p != 0 && out + 1 < copy + sizeof copy;) {
-        if (strncmp(p, folder, strlen(folder)) == 0) {
-            p += strlen(folder) + 1;
-        } else {
-            *out++ = *p++;
-        }
-    }
-    *out = 0;
-    return copy;
-}
-
-static const char *const basic[] = {"model.name=gpt2", "data.train=x", "data.val=y", "output_dir=o"};
-
-/* Opens a file as a job; a second one beside it (null: none). What is wrong, or null. */
-static const char *open_as_job(struct job *job, const char *name, const char *config, int world)
-{
-    struct dt_error err = {0};
-    struct dt_text all;
-    const char *path = path_of(name), *beside[1] = {config != NULL ? path_of(config) : NULL};
-    struct job_arguments args = {
-        .path = path, .config = beside, .config_count = config != NULL, .set = basic, .set_count = 4, .world = world};
-    dt_text_init(&all);
-    int result = job_open(job, &args, &all, &err);
-    const char *wrong = result != 0 ? plain(dt_text_str(&all)) : NULL;
-    dt_text_clear(&all);
-    return wrong;
-}
-
-static void opened(struct job *job, const char *name, const char *config, int world)
-{
-    const char *wrong = open_as_job(job, name, config, world);
-    if (wrong != NULL) {
-        fail_msg("%s: %s", name, wrong);
-    }
-}
-
-/* The file is the same job as the one in our keys, and says that `inert` has no effect (null: nothing). */
-static void same_job(const char *name, const char *text, int world, const char *ours, const char *inert)
-{
-    struct job theirs, own;
-    write_file(name, text);
-    write_file("ours.json", ours);
-    opened(&theirs, name, NULL, world);
-    opened(&own, "ours.json", NULL, world);
-    for (const char *a = theirs.text, *b = own.text; *a != 0 && *b != 0;) { /* line by line, to say which */
-        size_t size = strcspn(a, "\n");
-        if (strncmp(a, b, size + 1) != 0) {
-            fail_msg("%s: %.*s, and ours: %.*s", name, (int)size, a, (int)strcspn(b, "\n"), b);
-        }
-        a += size + (a[size] != 0);
-        b += size + (b[size] != 0);
-    }
-    assert_string_equal(theirs.inert_keys != NULL ? theirs.inert_keys : "", inert != NULL ? inert : "");
-    job_close(&theirs);
-    job_close(&own);
-}
-
-static void refused(const char *name, const char *text, int world, const char *message)
-{
-    struct job job;
-    write_file(name, text);
-    const char *wrong = open_as_job(&job, name, NULL, world);
-    if (wrong == NULL) {
-        job_close(&job);
-        fail_msg("%s is taken", text);
-    }
-    assert_string_equal(wrong, message);
-}
 
 #define NOT_TRAINED "\"checkpointing\": {\"save_every_n_steps\": 500, \"keep_last_n\": 0}"
 
@@ -127,7 +35,8 @@ static void test_deepspeed(void **state)
         "curriculum_learning, cuda_visible_devices (DeepSpeed ignores it, "
         "too), log (DeepSpeed ignores it, too; steps_per_print belongs at the top level)");
     same_job("ds.json",
-             "{\"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": \"auto\", "
+             "{\"train_micro_batch_size_per_gpu\": 8, \"zero_optimization\": {\"stage\": 3, "
+             "\"stage3_param_persistence_threshold\": \"auto\", "
              "\"stage3_prefetch_bucket_size\": \"auto\", \"stage3_model_persistence_threshold\": 1e14, "
              "\"stage3_max_reuse_distance\": 1e8, \"overlap_comm\": false, \"sub_group_size\": 1e9}}",
              1,
@@ -136,12 +45,13 @@ static void test_deepspeed(void **state)
              "100000000}}",
              "zero_optimization.sub_group_size");
     same_job("ds.json", /* of other stages they say nothing */
-             "{\"zero_optimization\": {\"stage\": 2, \"stage3_param_persistence_threshold\": \"auto\", "
+             "{\"train_micro_batch_size_per_gpu\": 8, \"zero_optimization\": {\"stage\": 2, "
+             "\"stage3_param_persistence_threshold\": \"auto\", "
              "\"stage3_max_reuse_distance\": 1e8}}",
              1, "{\"training\": {\"strategy\": \"zero2\", \"max_grad_norm\": 0}}", NULL);
     refused(
         "ds.json",
-        "{\"steps_per_print\": 1,\n \"Steps_per_print\": 2, \"zero-optimization\": {}, \"fp16 \": 1,\n"
+        "{\"train_batch_size\": 1,\n \"Steps_per_print\": 2, \"zero-optimization\": {}, \"fp16 \": 1,\n"
         " \"zero_optimization\": {\"stage\": [0, 1], \"stage3_max_live_parameters\": \"auto\", \"zenflow\": {\"a\": "
         "1}},"
         "\n \"compression_training\": {\"a\": {\"b\": {\"enabled\": true}}}, \"tensor_parallel\": {\"autotp_size\": "
@@ -162,11 +72,13 @@ static void test_deepspeed(void **state)
         "ds.json:5:30: amp: opt_level O3 has no fp32 masters; write O1 or O2\n");
     refused(
         "ds.json",
-        "{\"zero_optimization\": {\"stage\": 3, \"stage3_max_reuse_distance\": 1, \"max_reuse_distance\": 2}}", 1,
+        "{\"zero_optimization\": {\"stage\": 3, \"stage3_max_reuse_distance\": 1, \"max_reuse_distance\": 2}, "
+        "\"train_batch_size\": 1}",
+        1,
         "ds.json:1:36: zero_optimization.stage3_max_reuse_distance: zero_optimization.max_reuse_distance says another "
         "value (ds.json:1:68); say it in one place\n");
     refused(
-        "ds.json", "{\"zero_optimization\": {\"stage\": 2}, \"prescale_gradients\": true}", 1,
+        "ds.json", "{\"zero_optimization\": {\"stage\": 2}, \"prescale_gradients\": true, \"train_batch_size\": 1}", 1,
         "ds.json:1:37: prescale_gradients: DeepSpeed does not take it with reduce_scatter at stage 2; remove one of "
         "them\n");
     refused("ds.json", "{\"train_micro_batch_size_per_gpu\": \"auto\"}", 1,
@@ -213,7 +125,8 @@ static void test_accelerate(void **state)
         " gradient_accumulation_steps: 2, offload_param_device: none}\n",
         2, "{\"training\": {\"strategy\": \"zero3\", \"max_grad_norm\": 0.5, \"gradient_accumulation_steps\": 2}}",
         NULL);
-    write_file("inner.json", "{\"zero_optimization\": {\"stage\": 1}, \"gradient_clipping\": 3}");
+    write_file("inner.json", "{\"zero_optimization\": {\"stage\": 1}, \"gradient_clipping\": 3, "
+                             "\"train_micro_batch_size_per_gpu\": 8}");
     same_job("a.yaml", "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: inner.json\n", 2,
              "{\"training\": {\"strategy\": \"zero1\", \"max_grad_norm\": 3}}", NULL);
     refused("a.yaml",
@@ -374,14 +287,15 @@ static void test_lightning(void **state)
         "    - class_path: lightning.pytorch.callbacks.ModelCheckpoint\n      init_args: {every_n_train_steps: 20, "
         "save_top_k: -1}\n  logger:\n    class_path: CSVLogger\n"
         "optimizer:\n  class_path: torch.optim.Adam\n  init_args: {lr: 1.e-4, betas: [0.8, 0.9], fused: true}\n"
-        "lr_scheduler: {class_path: CosineAnnealingLR}\n",
+        "lr_scheduler: {class_path: CosineAnnealingLR, init_args: {T_max: 4}}\n",
         2,
         "{\"training\": {\"seed\": 3, \"device\": \"cpu\", \"strategy\": \"deepspeed_stage_2\", \"precision\": "
         "\"bf16-mixed\", "
         "\"num_epochs\": 4, \"gradient_accumulation_steps\": 2, \"max_grad_norm\": 0.5, \"eval_batches\": 6, "
         "\"sync_batch_norm\": true, \"learning_rate\": 1e-4, \"adam_beta1\": 0.8, \"adam_beta2\": 0.9, "
         "\"eval_every_n_steps\": 5, \"lr_scheduler_type\": "
-        "\"cosine\"}, \"optimizer\": {\"name\": \"adam\"}, "
+        "\"cosine_annealing\"}, \"scheduler\": {\"interval\": \"epoch\", \"T_max\": 4}, \"optimizer\": {\"name\": "
+        "\"adam\"}, "
         "\"logging\": {\"log_every_n_steps\": 5, \"csv\": true}, \"checkpointing\": {\"save_every_n_steps\": 20, "
         "\"keep_last_n\": 0}}",
         "trainer.callbacks (Mine is Python)");
@@ -404,7 +318,7 @@ static void test_lightning(void **state)
              "      model_averaging_period: 3\n      find_unused_parameters: true\n      bucket_cap_mb: 10\n",
              2,
              "{\"training\": {\"max_steps\": 5, \"strategy\": \"ddp\", \"max_grad_norm\": 0}, \"ddp\": {\"comm_hook\": "
-             "\"power_sgd\", \"comm_wrapper\": \"bf16_compress\", \"find_unused_parameters\": true, "
+             "\"power_sgd\", \"comm_wrapper\": \"bf16_compress\", "
              "\"bucket_cap_mb\": 10}, \"power_sgd\": {\"matrix_approximation_rank\": 4, \"start_powerSGD_iter\": 50}, "
              "\"local_sgd\": {\"period\": 3}}",
              NULL);
@@ -428,7 +342,8 @@ static void test_lightning(void **state)
         "SingleDeviceStrategy; write one of them, or a name of train --list-strategies\n"
         "l.yaml:14:3: trainer.plugins: plugins of Python are not loaded; remove it\n"
         "l.yaml:15:3: trainer.max_epoch: unknown key; did you mean max_epochs?\n"
-        "l.yaml:16:1: optimizer: Prodigy: there are torch.optim.AdamW, Adam, SGD and Adagrad; write one of them\n");
+        "l.yaml:16:1: optimizer: Prodigy: there are torch.optim.AdamW, Adam, SGD, Adagrad, and Lion; write one of "
+        "them\n");
 }
 
 /* ---- several files ---- */

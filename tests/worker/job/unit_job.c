@@ -255,7 +255,8 @@ static void test_spans(void **state)
     refused(TRAINING("\"lr_scheduler_type\": \"constant\", \"warmup_steps\": 11"), NULL,
             "job.json:2:15: training.lr_scheduler_type: constant has no warm-up; write constant_with_warmup\n");
     refused(TRAINING("\"lr_power\": 2, \"decay_ratio\": 0.2"), NULL,
-            "job.json:2:15: training.lr_power: belongs to polynomial, and training.lr_scheduler_type is linear "
+            "job.json:2:15: training.lr_power: belongs to polynomial, polynomial_lr, and training.lr_scheduler_type is "
+            "linear "
             "(default); remove it\n"
             "job.json:2:30: training.decay_ratio: belongs to warmup_stable_decay, and training.lr_scheduler_type is "
             "linear (default); remove it\n");
@@ -579,8 +580,9 @@ static void test_precision(void **state)
         TRAINING("\"precision\": \"transformer-engine\""), NULL,
         "job.json:2:28: training.precision: is \"transformer-engine\", which is not there yet; give one of: 32-true, "
         "32, fp32, bf16-mixed, bf16, bf16-true, 16-mixed, 16, fp16, 16-true, 64-true, 64\n");
-    refused(SECTION("\"bf16\": {\"enabled\": true, \"immediate_grad_update\": true}"), NULL,
-            "job.json:2:28: bf16.immediate_grad_update: not there yet; remove it\n");
+    refused(SECTION("\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}"), NULL,
+            "job.json:2:28: bf16.bf16_optimizer_states: DeepSpeed's name; here it is training.optimizer_state_dtype "
+            "\"bf16\", beside fp32 masters\n");
     refused(TRAINING("\"bf16\": true"), NULL,
             "job.json:2:15: training.bf16: Hugging Face's name; here it is training.precision \"bf16-mixed\"\n");
 }

@@ -68,8 +68,7 @@ static double polynomial(const struct schedule *s, const struct place *at)
 /* Without a warm-up there is no scale of time: Hugging Face takes 10000 steps. */
 static double inverse_sqrt(const struct schedule *s, const struct place *at)
 {
-    (void)s;
-    double scale = at->warmup > 0 ? at->warmup : 10000;
+    double scale = s->numbers.timescale > 0 ? (double)s->numbers.timescale : at->warmup > 0 ? at->warmup : 10000;
     return 1 / sqrt((at->step - at->warmup + scale) / scale);
 }
 
@@ -141,6 +140,11 @@ static const struct row {
     {"multi_step", milestones, even, 0, 0, 0, FROM_0, NULL},
     {"exponential", exponential, even, 0, 0, 0, FROM_0, NULL},
     {"reduce_lr_on_plateau", plateau, even, 0, 0, 0, KEEPS, NULL},
+    {"cosine_annealing", NULL, NULL, 0, 0, 0, KEEPS, &cycle_annealing},
+    {"cosine_warm_restarts", NULL, NULL, 0, 0, 0, KEEPS, &cycle_warm_restarts},
+    {"linear_lr", NULL, NULL, 0, 0, 0, KEEPS, &cycle_linear},
+    {"constant_lr", NULL, NULL, 0, 0, 0, KEEPS, &cycle_constant},
+    {"polynomial_lr", NULL, NULL, 0, 0, 0, KEEPS, &cycle_polynomial},
     {"one_cycle", NULL, NULL, 0, 0, 0, KEEPS, &cycle_torch},
     {"warmuplr", stay, steep, 1, 0, 2, FROM_MIN_LR, NULL},
     {"warmuplr_linear", stay, even, 1, 0, 2, FROM_MIN_LR, NULL},
@@ -190,9 +194,16 @@ bool schedule_has_least(const char *type)
     return row != NULL && row->from != KEEPS && row->decay != stay;
 }
 
-double schedule_rate_at(const struct schedule *s, double step)
+/* Where epochs are counted, those that are done. */
+static double counted(const struct schedule *s, double steps)
+{
+    return s->epoch_steps > 0 ? floor(steps / (double)s->epoch_steps) : steps;
+}
+
+double schedule_rate_at(const struct schedule *s, double steps)
 {
     const struct row *row = find(s->type);
+    double step = counted(s, steps);
     row = row != NULL ? row : &rows[0];
     if (row->cycle != NULL) {
         return row->cycle->rate(s, step);
@@ -210,11 +221,14 @@ double schedule_rate_at(const struct schedule *s, double step)
     } else {
         double span = fmax(1, total - warmup);
         step += row->fall;
-        factor = row->decay(s, &(struct place){.step = step,
-                                               .warmup = warmup,
-                                               .progress = (step - warmup) / span,
-                                               .left = (total - step) / span,
-                                               .decay = fmin(1, s->decay_ratio * total / span)});
+        factor = row->decay(
+            s, &(struct place){.step = step,
+                               .warmup = warmup,
+                               .progress = (step - warmup) / span,
+                               .left = (total - step) / span,
+                               .decay = fmin(1, (s->numbers.num_decay_steps > 0 ? (double)s->numbers.num_decay_steps
+                                                                                : s->decay_ratio * total) /
+                                                    span)});
     }
     if (least) {
         factor = factor * (1 - s->min_lr_ratio) + s->min_lr_ratio;
@@ -236,5 +250,5 @@ bool schedule_moves_momentum(const struct schedule *s)
 
 double schedule_momentum_at(const struct schedule *s, double steps, double *beta2)
 {
-    return find(s->type)->cycle->momentum(s, steps, beta2);
+    return find(s->type)->cycle->momentum(s, counted(s, steps), beta2);
 }

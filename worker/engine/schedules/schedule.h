@@ -11,17 +11,24 @@
 #include <stdint.h>
 
 enum anneal { ANNEAL_COS, ANNEAL_LINEAR };
+enum schedule_interval { INTERVAL_STEP, INTERVAL_EPOCH };
 enum plateau_mode { PLATEAU_MIN, PLATEAU_MAX };
 enum threshold_mode { THRESHOLD_REL, THRESHOLD_ABS };
 
 /* The section `scheduler`: numbers of single schedules, by the names of the systems that they are
  * of. Each schedule reads its own. */
 struct schedule_numbers {
+    enum schedule_interval interval;                /* what the schedule counts */
     double warmup_min_lr, warmup_min_ratio;         /* warmuplr, warmupdecaylr; warmupcosinelr */
     double gamma;                                   /* step, multi_step, exponential */
     int64_t step_size;                              /* step; 0: not given */
     struct dt_integers milestones;                  /* multi_step */
     int64_t num_cycles;                             /* cosine_with_restarts */
+    int64_t timescale, num_decay_steps;             /* inverse_sqrt; warmup_stable_decay. 0: not given */
+    int64_t T_max, T_0, T_mult;                     /* cosine_annealing; cosine_warm_restarts. 0: not given */
+    double eta_min;                                 /* of both */
+    double start_factor, end_factor;                /* linear_lr; the first of constant_lr, too */
+    int64_t total_iters;                            /* of both, and polynomial_lr */
     double pct_start, div_factor, final_div_factor; /* one_cycle */
     enum anneal anneal_strategy;
     bool three_phase, cycle_momentum; /* cycle_momentum: onecycle, too */
@@ -46,7 +53,8 @@ struct schedule {
                                          * inverse_sqrt, step, multi_step and exponential fall
                                          * towards it */
     double lr_power, decay_ratio;       /* of polynomial; share of all steps that warmup_stable_decay falls in */
-    int64_t warmup_steps, total_steps;
+    int64_t warmup_steps, total_steps;  /* counted as numbers.interval says */
+    int64_t epoch_steps;                /* steps of an epoch, where the schedule counts epochs */
     struct schedule_numbers numbers;
     double plateau; /* share of the rate that reduce_lr_on_plateau has left (plateau.h) */
 };

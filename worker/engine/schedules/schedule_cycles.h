@@ -10,5 +10,8 @@ struct schedule_cycle {
 };
 /* torch.optim.lr_scheduler.OneCycleLR, and DeepSpeed's OneCycle and LRRangeTest. */
 extern const struct schedule_cycle cycle_torch, cycle_deepspeed, cycle_range_test;
+/* torch.optim.lr_scheduler's CosineAnnealingLR, CosineAnnealingWarmRestarts, LinearLR, ConstantLR and
+ * PolynomialLR (schedule_torch.c). */
+extern const struct schedule_cycle cycle_annealing, cycle_warm_restarts, cycle_linear, cycle_constant, cycle_polynomial;
 
 #endif

@@ -167,7 +167,7 @@ static const struct dialect_rule rules[] = {
     INERT("commands", LAUNCHER),
     INERT("gpu_ids", "`CUDA_VISIBLE_DEVICES` says which GPUs"),
     INERT("max_restarts", "`--max_restarts` of dtrun"),
-    FUNCTION("megatron_lm_config", NULL, megatron, "refused: beyond scope; empty it says nothing"),
+    FUNCTION_OF(OUTCOME_REFUSED, "megatron_lm_config", NULL, megatron, "refused: beyond scope; empty it says nothing"),
     WORDS("deepspeed_config.zero_stage", "training.strategy", "0=zero0|1=zero1|2=zero2|3=zero3"),
     MOVE("deepspeed_config.gradient_accumulation_steps", "training.gradient_accumulation_steps"),
     MOVE("deepspeed_config.gradient_clipping", "training.max_grad_norm"),

@@ -1,4 +1,4 @@
-/* DeepSpeed's configuration, one row per key. docs/training.md has this table for users
+/* DeepSpeed's configuration, one row per key. docs/dialects.md has this table for users
  * (tests/worker/job/unit_dialects.c keeps it the same). */
 #include "worker/job/dialects/deepspeed.h"
 
@@ -47,10 +47,14 @@ static void muon_defaults(struct dialect_use *u, const char *path)
 /* DeepSpeed's default of Lion's second beta is not that of the paper, which is ours. */
 static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
-    const char *name = optimizer_name(value);
+    const char *name = optimizer_name(value), *word = cJSON_IsString(value) ? value->valuestring : "";
     if (name == NULL) {
-        dt_config_problem(u->c, path, "is \"%.40s\": not there yet; write AdamW, SGD, Lion, Lamb, Adagrad or Muon",
-                          cJSON_IsString(value) ? value->valuestring : "");
+        dt_config_problem(u->c, path,
+                          strstr(word, "OneBit") != NULL || strstr(word, "ZeroOne") != NULL
+                              ? "is \"%.40s\": 1-bit optimizers are beyond scope; write Adam or Lamb, and "
+                                "communication_data_type bf16"
+                              : "is \"%.40s\": not there yet; write AdamW, SGD, Lion, Lamb, Adagrad or Muon",
+                          word);
         dt_config_pass(u->c, dialect_path(u, "optimizer.params")); /* its numbers go with it */
         return;
     }
@@ -71,14 +75,10 @@ static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const
 /* `lr` is for what has no rate of its own: Muon's matrices may have muon_lr, and the rest adam_lr. */
 static void rate(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
-    bool own = is_type(u, "muon") && dialect_says(u, "optimizer.params.muon_lr");
-    const char *to = !own                                          ? r->to
-                     : dialect_says(u, "optimizer.params.adam_lr") ? NULL
-                                                                   : "optimizer.adamw_learning_rate";
-    if (to != NULL) {
-        dialect_give(u, path, to, cJSON_Duplicate(value, true));
-    } else {
-        dt_config_pass(u->c, path);
+    if (!is_type(u, "muon") || !dialect_says(u, "optimizer.params.muon_lr")) {
+        deepspeed_rate(u, r, path, value);
+    } else if (!dialect_says(u, "optimizer.params.adam_lr")) {
+        dialect_give(u, path, "optimizer.adamw_learning_rate", cJSON_Duplicate(value, true));
     }
 }
 
@@ -287,7 +287,8 @@ static void kept_on_host(struct dialect_use *u, const struct dialect_rule *r, co
 #define BEYOND "beyond scope; remove it"
 #define STAGE3_KEY(key, why)                                                                                           \
     {                                                                                                                  \
-        .from = (key), .how = DIALECT_FUNCTION, .fn = stage3, .text = "no effect: " why, .sees_auto = true             \
+        .from = (key), .how = DIALECT_FUNCTION, .fn = stage3, .text = "no effect: " why, .outcome = OUTCOME_NO_EFFECT, \
+        .sees_auto = true                                                                                              \
     }
 #define STAGE3_OURS(key, ours, said)                                                                                   \
     {                                                                                                                  \
@@ -326,7 +327,8 @@ static const struct dialect_rule rules[] = {
      .to = "training.learning_rate",
      .how = DIALECT_FUNCTION,
      .fn = rate,
-     .text = "`training.learning_rate`; of Muon's `optimizer.adamw_learning_rate` where muon_lr is given, too",
+     .text = "`training.learning_rate`; of Muon `optimizer.adamw_learning_rate` where muon_lr is given, too; no effect "
+             "where the scheduler sets its warmup_max_lr",
      .fallback = "0.001"},
     MOVE("optimizer.params.muon_lr", "training.learning_rate"),
     MOVE("optimizer.params.adam_lr", "optimizer.adamw_learning_rate"),
@@ -346,8 +348,8 @@ static const struct dialect_rule rules[] = {
     WORDS("optimizer.params.amsgrad", "training.adam_amsgrad", "false=|true=true"),
     INERT("optimizer.params.torch_adam", "the formula is the same"),
     INERT("optimizer.params.fused", "the update is one kernel"),
-    FUNCTION("optimizer.params.max_grad_norm", NULL, optimizer_norm,
-             "refused: write gradient_clipping; the number that stands there, too, is taken"),
+    FUNCTION_OF(OUTCOME_REFUSED, "optimizer.params.max_grad_norm", NULL, optimizer_norm,
+                "refused: write gradient_clipping; the number that stands there, too, is taken"),
     INERT("optimizer.legacy_fusion", "the update is one kernel"),
 
     FUNCTION("scheduler.type", "training.lr_scheduler_type", deepspeed_scheduler,
@@ -355,7 +357,8 @@ static const struct dialect_rule rules[] = {
              "WarmupCosineLR = `warmupcosinelr`, with `_linear` by warmup_type; LRRangeTest = `lrrangetest`, OneCycle "
              "= `onecycle`"),
     MOVE("scheduler.params.warmup_num_steps", "training.warmup_steps"),
-    MOVE("scheduler.params.warmup_max_lr", "training.learning_rate"),
+    FUNCTION("scheduler.params.warmup_max_lr", "training.learning_rate", deepspeed_most,
+             "`training.learning_rate`, whatever optimizer.params.lr is; 0.001 where WarmupDecayLR does not say it"),
     MOVE("scheduler.params.warmup_min_lr", "scheduler.warmup_min_lr"),
     MOVE("scheduler.params.warmup_min_ratio", "scheduler.warmup_min_ratio"),
     FUNCTION("scheduler.params.cos_min_ratio", "training.min_lr_ratio", deepspeed_least,
@@ -382,7 +385,9 @@ static const struct dialect_rule rules[] = {
     WORDS("scheduler.params.last_batch_iteration", NULL, "-1=|*=!a run goes on where its checkpoint is; write -1"),
 
     WORDS("bf16.enabled", "training.precision", "true=bf16-mixed|false="),
-    REFUSE("bf16.immediate_grad_update", LATER),
+    INERT("bf16.immediate_grad_update",
+          "each gradient is added to fp32 sums at once, unless `training.grad_accum_dtype` "
+          "says otherwise"),
     WORDS("bf16.check_grad_overflow", NULL,
           "true=|false=!a gradient that is not finite ends the run here, which is safer; remove it"),
     REFUSE("bf16.bf16_master_weights_and_grads",
@@ -406,6 +411,8 @@ static const struct dialect_rule rules[] = {
     FUNCTION("torch_autocast", "training.precision", autocast,
              "`training.precision`: bfloat16 = `bf16-mixed`, float16 = `16-mixed`"),
     REFUSE("data_types.keep_in_fp32_modules", LATER),
+    WORDS("data_types.param_dtype", "training.precision", "fp32=32-true|bf16=bf16-mixed|fp16=16-mixed"),
+    MOVE("data_types.buffer_dtype", "mixed_precision.buffer_dtype"),
     WORDS("communication_data_type", "mixed_precision.reduce_dtype", "fp32=fp32|bf16=bf16|bfp16=bf16|fp16=fp16"),
     MOVE("data_types.grad_accum_dtype", "training.grad_accum_dtype"),
 
@@ -428,6 +435,11 @@ static const struct dialect_rule rules[] = {
     INERT("zero_optimization.elastic_checkpoint", "checkpoints load on any number of ranks"),
     INERT("zero_optimization.legacy_stage1", "there is one stage 1"),
     INERT("zero_optimization.leaf_module", "a layer is a unit"),
+    INERT("zero_optimization.memory_efficient_linear", ALWAYS),
+    INERT("zero_optimization.override_module_apply", "there are no modules of Python"),
+    INERT("zero_optimization.pipeline_loading_checkpoint", "each rank reads its own slices"),
+    INERT("zero_optimization.log_trace_cache_warnings", "the order of layers is fixed"),
+    INERT("zero_optimization.enable_sanity_checks", "collectives that do not match are found anyway"),
     INERT("zero_optimization.compute_grad_norm", ALWAYS),
     INERT("zero_optimization.parameter_alignment", OWN_SIZES),
     INERT("zero_optimization.save_muon_momentum_buffer_in_memory", "checkpoints hold all state"),
@@ -450,6 +462,8 @@ static const struct dialect_rule rules[] = {
     MOVE("zero_optimization.offload_optimizer.pipeline_write", "offload.pipeline_write"),
     INERT("zero_optimization.offload_optimizer.fast_init", "files begin as zeros anyway"),
     MOVE("zero_optimization.offload_optimizer.ratio", "offload.ratio"),
+    WORDS("zero_optimization.offload_optimizer.super_offload", NULL, "false=|true=!" BEYOND),
+    INERT("zero_optimization.offload_optimizer.cpuadam_cores_perc", "`training.threads` says how many there are"),
     WORDS("zero_optimization.offload_param.device", "offload.parameters", "none=none|cpu=cpu|nvme=nvme"),
     MOVE("zero_optimization.offload_param.nvme_path", "offload.nvme_path"),
     INERT("zero_optimization.offload_param.buffer_count", "`offload.buffer_count` is for all arrays"),
@@ -488,10 +502,12 @@ static const struct dialect_rule rules[] = {
     INERT("disable_allgather", OWN_SIZES),
     INERT("checkpoint", "checkpoints load on any number of ranks"),
     WORDS("gradient_predivide_factor", NULL, "1=|*=~gradients are summed, then divided once"),
-    FUNCTION("prescale_gradients", NULL, prescale,
-             "no effect: gradients are summed, then divided once; refused with reduce_scatter at stage 2"),
+    WORDS("gradient_allreduce_op", NULL,
+          "mean=|avg=|sum=!gradients are divided by the number of ranks; write mean, and multiply the learning rate"),
+    FUNCTION_OF(OUTCOME_NO_EFFECT, "prescale_gradients", NULL, prescale,
+                "no effect: gradients are summed, then divided once; refused with reduce_scatter at stage 2"),
     WORDS("sparse_gradients", NULL, "false=|true=~gradients of embeddings are dense"),
-    WORDS("dataloader_drop_last", NULL, "false=|true=!" LATER),
+    WORDS("dataloader_drop_last", NULL, "true=|false=~an epoch has whole micro-batches alone"),
     INERT("seq_parallel_communication_data_type", "a sequence is not split over ranks"),
     INERT("vocabulary_size", "tables are padded as they are read"),
     INERT("nebula", "checkpoints are those of `checkpointing`"),
@@ -520,10 +536,11 @@ static const struct dialect_rule rules[] = {
     INERT("comms_logger", "`logging.timeline_steps` has the collectives"),
     INERT("flops_profiler", "train --plan has operations, `metrics.jsonl` the rate"),
     REFUSE_BLOCK("autotuning", "beyond scope; train --plan says what fits, write that"),
-    FUNCTION("compression_training", NULL, parts, "refused where a part is enabled: beyond scope"),
+    FUNCTION_OF(OUTCOME_REFUSED, "compression_training", NULL, parts, "refused where a part is enabled: beyond scope"),
     REFUSE_BLOCK("quantize_training", "beyond scope: models are not compressed while they train; remove it"),
     REFUSE_BLOCK("weight_quantization", "beyond scope: models are not compressed while they train; remove it"),
-    FUNCTION("tensor_parallel", NULL, tensor_parallel, "refused: beyond scope; autotp_size 0 or 1 has no effect"),
+    FUNCTION_OF(OUTCOME_REFUSED, "tensor_parallel", NULL, tensor_parallel,
+                "refused: beyond scope; autotp_size 0 or 1 has no effect"),
     REFUSE_BLOCK("curriculum_learning", BEYOND),
     REFUSE_BLOCK("data_efficiency", BEYOND),
     REFUSE_BLOCK("progressive_layer_drop", BEYOND),
@@ -535,18 +552,49 @@ static const struct dialect_rule rules[] = {
     {0},
 };
 
-/* "auto" leaves the batch to the job, which must say it then. */
+/* False for a file that could not be read, which was said. */
+static bool says_something(const struct dialect_use *u)
+{
+    const struct dialect_rule *r = rules;
+    while (r->from != NULL && dt_config_where(u->c, dialect_path(u, r->from)) == NULL) {
+        r++;
+    }
+    return r->from != NULL;
+}
+
+/* DeepSpeed has no default for the batch: it, or the job, must say it. TrainingArguments has one, and Lightning
+ * takes that of the data. */
 static void defaults(struct dialect_use *u)
 {
     const char *path = dialect_path(u, "train_micro_batch_size_per_gpu");
-    if (dialect_is_auto(dt_config_value(u->c, path)) && dt_config_value(u->c, "training.batch_size_per_gpu") == NULL) {
+    bool has_default = *u->place == 0 || strcmp(u->place, "transformers.deepspeed") == 0 ||
+                       strncmp(u->place, "lightning.", 10) == 0 || strcmp(u->place, "neox") == 0;
+    if (!dt_config_off(dt_config_value(u->c, dialect_path(u, "elasticity"))) &&
+        dt_config_value(u->c, dialect_path(u, "elasticity")) != NULL) {
+        return; /* it chooses the batch, or has said why not */
+    }
+    if (dt_config_value(u->c, "training.batch_size_per_gpu") != NULL ||
+        dt_config_value(u->c, "training.train_batch_tokens") != NULL || u->converts) {
+        return;
+    }
+    if (dialect_is_auto(dt_config_value(u->c, path))) {
         dt_config_problem(u->c, path,
                           "is \"auto\", and nothing says the batch; add training.batch_size_per_gpu to the job");
+    } else if (!has_default && says_something(u) &&
+               dt_config_value(u->c, dialect_path(u, "train_batch_size")) == NULL) {
+        dt_config_problem(u->c, u->place,
+                          "says no batch, and DeepSpeed has no default; add train_batch_size or "
+                          "train_micro_batch_size_per_gpu, or training.batch_size_per_gpu to the job");
     }
 }
 
-static const char *const places[] = {
-    "", "deepspeed", "transformers.deepspeed", "accelerate.deepspeed_config.deepspeed_config_file", "neox", NULL};
+static const char *const places[] = {"",
+                                     "deepspeed",
+                                     "transformers.deepspeed",
+                                     "accelerate.deepspeed_config.deepspeed_config_file",
+                                     "lightning.trainer.strategy.init_args.config",
+                                     "neox",
+                                     NULL};
 
 const struct dialect dialect_deepspeed = {
     .name = "DeepSpeed",
@@ -556,6 +604,17 @@ const struct dialect dialect_deepspeed = {
     .marks = "zero_optimization|train_batch_size|train_micro_batch_size_per_gpu|steps_per_print|gradient_clipping|"
              "wall_clock_breakdown|zero_allow_untested_optimizer|fp16.enabled|bf16.enabled|optimizer.params|"
              "scheduler.params|flops_profiler|compression_training|autotuning",
+    .autos = "|train_micro_batch_size_per_gpu|gradient_accumulation_steps|train_batch_size|gradient_clipping|"
+             "optimizer.params.lr|optimizer.params.betas|optimizer.params.eps|optimizer.params.weight_decay|"
+             "scheduler.params.warmup_min_lr|scheduler.params.warmup_max_lr|scheduler.params.warmup_num_steps|"
+             "scheduler.params.total_num_steps|fp16.enabled|bf16.enabled|bfloat16.enabled|"
+             "zero_optimization.reduce_bucket_size|zero_optimization.prefetch_bucket_size|"
+             "zero_optimization.param_persistence_threshold|"
+             /* accelerate fills these in */
+             "zero_optimization.stage|zero_optimization.offload_optimizer.device|"
+             "zero_optimization.offload_optimizer.nvme_path|zero_optimization.offload_param.device|"
+             "zero_optimization.offload_param.nvme_path|zero_optimization.gather_16bit_weights_on_model_save|"
+             "zero_optimization.stage3_gather_16bit_weights_on_model_save|",
     .lenient = true,
     .defaults = defaults,
     .rules = rules};

@@ -5,7 +5,7 @@
 #include "worker/job/dialects/dialect.h"
 
 /* deepspeed_schedule.c */
-dialect_fn deepspeed_scheduler, deepspeed_least, deepspeed_total_steps;
+dialect_fn deepspeed_scheduler, deepspeed_rate, deepspeed_most, deepspeed_least, deepspeed_total_steps;
 /* deepspeed_batch.c */
 dialect_fn deepspeed_batch;
 /* deepspeed_elasticity.c */

@@ -34,6 +34,38 @@ static void default_to(struct dialect_use *u, const char *path, const char *ours
     }
 }
 
+#define MOST "scheduler.params.warmup_max_lr"
+
+/* The scheduler sets the optimizer's rate where it has one of its own: WarmupDecayLR always, WarmupLR where
+ * it is given. */
+void deepspeed_rate(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    const char *type = cJSON_GetStringValue(dt_config_value(u->c, dialect_path(u, "scheduler.type")));
+    const cJSON *most = dt_config_value(u->c, dialect_path(u, MOST));
+    bool decays = type != NULL && strcmp(type, "WarmupDecayLR") == 0,
+         warms = type != NULL && strcmp(type, "WarmupLR") == 0;
+    if ((decays || warms) && dialect_says(u, MOST)) {
+        if (!cJSON_Compare(most, value, true)) {
+            dialect_inert(u, path, "the scheduler sets warmup_max_lr");
+        }
+    } else if (decays && most == NULL) {
+        dialect_inert(u, path, "WarmupDecayLR sets its warmup_max_lr, 0.001 where that is not given");
+    } else {
+        dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
+    }
+}
+
+/* The other schedulers take the optimizer's rate, or have rates of their own. */
+void deepspeed_most(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    const char *type = cJSON_GetStringValue(dt_config_value(u->c, dialect_path(u, "scheduler.type")));
+    if (type != NULL && strcmp(type, "WarmupDecayLR") != 0 && strcmp(type, "WarmupLR") != 0) {
+        dt_config_problem(u->c, path, "belongs to WarmupLR and WarmupDecayLR; remove it");
+        return;
+    }
+    dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
+}
+
 /* The warm-up is logarithmic unless warmup_type says otherwise. */
 void deepspeed_scheduler(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
@@ -47,11 +79,8 @@ void deepspeed_scheduler(struct dialect_use *u, const struct dialect_rule *r, co
     }
     bool decays = strcmp(type->ours, "warmupdecaylr") == 0, falls = strcmp(type->ours, "warmupcosinelr") == 0;
     const cJSON *rise = dt_config_value(u->c, dialect_path(u, "scheduler.params.warmup_type"));
-    if (decays && dt_config_value(u->c, dialect_path(u, "scheduler.params.warmup_max_lr")) == NULL) {
-        dt_config_problem(u->c, path,
-                          "warmup_max_lr is missing, which DeepSpeed takes as 0.001 whatever the "
-                          "optimizer's lr is; add it, or \"auto\" for training.learning_rate");
-        return;
+    if (decays && dt_config_value(u->c, dialect_path(u, MOST)) == NULL) {
+        default_to(u, path, "training.learning_rate", 0.001);
     }
     bool linear = type->warms_up && cJSON_IsString(rise) && strcmp(rise->valuestring, "linear") == 0;
     dialect_give(u, path, r->to,

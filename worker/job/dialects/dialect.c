@@ -11,8 +11,9 @@
 #include <strings.h>
 
 const struct dialect *const dialects[] = {
-    &dialect_lightning, &dialect_trainer,    &dialect_transformers, &dialect_accelerate, &dialect_launch,
-    &dialect_fsdp,      &dialect_fsdp_block, &dialect_neox,         &dialect_deepspeed,  NULL};
+    &dialect_lightning,    &dialect_trainer,    &dialect_ddp_strategy, &dialect_deepspeed_strategy,
+    &dialect_transformers, &dialect_accelerate, &dialect_launch,       &dialect_fsdp,
+    &dialect_fsdp_block,   &dialect_neox,       &dialect_deepspeed,    NULL};
 
 /* ---- words of ours that mean the same ---- */
 
@@ -224,9 +225,18 @@ static bool is_off(const cJSON *value)
     return dt_config_off(value) || (cJSON_IsString(device) && strcmp(device->valuestring, "none") == 0);
 }
 
+/* "auto" at a key where its system has no meaning for it. */
+static bool is_wrong_auto(const struct dialect_use *u, const struct dialect_rule *r, const cJSON *value)
+{
+    return dialect_is_auto(value) && u->dialect->autos != NULL && !has_auto(r) && r->how != DIALECT_REFUSE &&
+           strstr(u->dialect->autos, dt_arena_printf(u->arena, "|%s|", r->from)) == NULL;
+}
+
 static void apply(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
-    if (r->how == DIALECT_REFUSE) {
+    if (is_wrong_auto(u, r, value)) {
+        dt_config_problem(u->c, path, "\"auto\" means nothing here; give a value, or remove it");
+    } else if (r->how == DIALECT_REFUSE) {
         if (!is_off(value)) { /* also "auto", which would be a wish for it */
             dt_config_problem(u->c, path, "%s", r->text);
         } else if (r->block && cJSON_IsObject(value)) {
@@ -243,7 +253,9 @@ static void apply(struct dialect_use *u, const struct dialect_rule *r, const cha
     } else {
         dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
     }
-    dt_config_pass(u->c, path);
+    if (!r->shallow) {
+        dt_config_pass(u->c, path);
+    }
 }
 
 /* The section is theirs: it holds one of their keys. Ours may have the same name. */

@@ -27,6 +27,10 @@ enum dialect_how {
                        * what to do */
 };
 
+/* What becomes of a key's values: one of ours, or what is done anyway; nothing; at most the value that
+ * switches it off is taken. */
+enum dialect_outcome { OUTCOME_DONE, OUTCOME_NO_EFFECT, OUTCOME_REFUSED };
+
 struct dialect_rule {     /* tables end with a row whose `from` is null */
     const char *from;     /* their key: "optimizer.params.lr" */
     const char *to;       /* our key; null where nothing of ours takes the value */
@@ -34,9 +38,11 @@ struct dialect_rule {     /* tables end with a row whose `from` is null */
                            * rule, unless its words have "auto" */
     const char *text;
     dialect_fn *fn;
-    bool sees_auto;       /* the function judges "auto" itself */
-    bool block;           /* of a refused key: switched off it is said to have no effect */
-    const char *fallback; /* JSON: their default, where the section of `from` is given without it and
+    enum dialect_outcome outcome; /* of a function */
+    bool shallow;                 /* what is below the key is of other rules */
+    bool sees_auto;               /* the function judges "auto" itself */
+    bool block;                   /* of a refused key: switched off it is said to have no effect */
+    const char *fallback;         /* JSON: their default, where the section of `from` is given without it and
                            * nothing says `to`; a key at their top is of the dialect's section.
                            * Null: our default holds */
 };
@@ -57,6 +63,10 @@ struct dialect_rule {     /* tables end with a row whose `from` is null */
 #define FUNCTION(theirs, ours, function, said)                                                                         \
     {                                                                                                                  \
         .from = (theirs), .to = (ours), .how = DIALECT_FUNCTION, .fn = (function), .text = (said)                      \
+    }
+#define FUNCTION_OF(result, theirs, ours, function, said)                                                              \
+    {                                                                                                                  \
+        .from = (theirs), .to = (ours), .how = DIALECT_FUNCTION, .fn = (function), .text = (said), .outcome = (result) \
     }
 #define INERT(theirs, why)                                                                                             \
     {                                                                                                                  \
@@ -87,6 +97,7 @@ struct dialect {
     bool hyphens;                     /* "-" may stand for "_" */
     const char *marks;                /* "a|b.c": a file that has one of these keys, and none of ours, is one of
                                        * the dialect's; null: no file is */
+    const char *autos;                /* "|a.b|c|": keys that may be "auto"; null: all */
     bool lenient;                     /* unknown keys at the top of a place are ignored by its own system too */
     const struct dialect_rule *rules; /* applied in this order */
     /* gives defaults that depend on several keys, after all rules of all dialects; or null */
@@ -95,7 +106,8 @@ struct dialect {
     bool (*counts)(const struct dialect_use *u);
 };
 extern const struct dialect dialect_deepspeed, dialect_fsdp, dialect_fsdp_block, dialect_transformers,
-    dialect_accelerate, dialect_launch, dialect_lightning, dialect_trainer, dialect_neox;
+    dialect_accelerate, dialect_launch, dialect_lightning, dialect_trainer, dialect_ddp_strategy,
+    dialect_deepspeed_strategy, dialect_neox;
 /* In the order of their rules; their defaults come in the opposite order. Ends with null. */
 extern const struct dialect *const dialects[];
 
@@ -153,6 +165,11 @@ void dialects_check_layers(struct dt_config *c, const char *model);
 /* The members of the JSON Schema for keys of a section of the job ("fsdp", or "" for the top) that
  * dialects read: each begins with a comma and a newline. */
 void dialects_schema(const char *section, int indent, struct dt_text *out);
+/* Of a rule; its words say it where it has some. */
+enum dialect_outcome dialect_outcome(const struct dialect_rule *r);
+const char *dialect_outcome_name(enum dialect_outcome outcome);
+/* The rule of a key, or of a block that it stands in; null: there is none. */
+const struct dialect_rule *dialect_rule_of(const struct dialect *d, const char *key);
 /* What becomes of one key, and of each key as a table, in Markdown. */
 void dialect_describe(const struct dialect_rule *r, struct dt_text *out);
 void dialect_table(const struct dialect *d, struct dt_text *out);

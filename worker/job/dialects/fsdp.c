@@ -1,5 +1,5 @@
 /* FSDP: PyTorch's words in sections of ours, and the block that Hugging Face's files have. */
-#include "worker/job/dialects/dialect.h"
+#include "worker/job/dialects/lightning.h"
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -141,10 +141,13 @@ static const char *const block_places[] = {"fsdp_config",
                                            "lightning.trainer.strategy.init_args",
                                            NULL};
 
-/* accelerate reads the block only for its own kind. */
+/* accelerate reads the block only for its own kind, and Lightning has classes for others. */
 static bool block_counts(const struct dialect_use *u)
 {
     const cJSON *kind = dt_config_value(u->c, "accelerate.distributed_type");
+    if (strcmp(u->place, "lightning.trainer.strategy.init_args") == 0) {
+        return strcmp(lightning_class(dt_config_value(u->c, "lightning.trainer.strategy")), "FSDPStrategy") == 0;
+    }
     return strncmp(u->place, "accelerate.", 11) != 0 || is_word(kind, "FSDP");
 }
 

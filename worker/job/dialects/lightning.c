@@ -1,7 +1,6 @@
 /* Lightning: the file of its command line (seed_everything, trainer, optimizer, ...), and its
  * Trainer's flags, below `trainer` there or at the top of a file of Hydra. */
-#include "worker/job/dialects/dialect.h"
-#include "worker/job/dialects/lightning_ddp.h"
+#include "worker/job/dialects/lightning.h"
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -11,8 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* The class of { class_path: a.b.Name }, or of "a.b.Name"; without the package. "" for others. */
-static const char *class_of(const cJSON *value)
+const char *lightning_class(const cJSON *value)
 {
     const cJSON *path = cJSON_IsObject(value) ? cJSON_GetObjectItemCaseSensitive(value, "class_path") : value;
     path = path == NULL ? cJSON_GetObjectItemCaseSensitive(value, "_target_") : path;
@@ -20,7 +18,7 @@ static const char *class_of(const cJSON *value)
     return dot != NULL ? dot + 1 : name;
 }
 
-static const cJSON *argument(const cJSON *object, const char *name)
+const cJSON *lightning_argument(const cJSON *object, const char *name)
 {
     const cJSON *all = cJSON_GetObjectItemCaseSensitive(object, "init_args");
     return cJSON_GetObjectItemCaseSensitive(all != NULL ? all : object, name);
@@ -61,79 +59,6 @@ static void seed(struct dialect_use *u, const struct dialect_rule *r, const char
     }
 }
 
-/* A class of torch.optim with its arguments, which PyTorch has defaults for. */
-static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
-{
-    static const struct {
-        const char *class, *name;
-        double rate, decay;
-    } all[] = {{"AdamW", "adamw", 1e-3, 0.01},
-               {"Adam", "adam", 1e-3, 0},
-               {"SGD", "sgd", 1e-3, 0},
-               {"Adagrad", "adagrad", 1e-2, 0}};
-    static const char *const moved[][2] = {
-        {"lr", "training.learning_rate"},     {"weight_decay", "training.weight_decay"},
-        {"eps", "training.adam_epsilon"},     {"momentum", "optimizer.momentum"},
-        {"dampening", "optimizer.dampening"}, {"nesterov", "optimizer.nesterov"},
-        {"amsgrad", "training.adam_amsgrad"}};
-    static const char *const speed[] = {"foreach", "fused", "capturable", "differentiable", NULL};
-    const char *class = class_of(value);
-    size_t row = 0;
-    while (row < sizeof all / sizeof all[0] && strcmp(all[row].class, class) != 0) {
-        row++;
-    }
-    if (row == sizeof all / sizeof all[0]) {
-        dt_config_problem(u->c, path, "%.60s: there are torch.optim.AdamW, Adam, SGD and Adagrad; write one of them",
-                          class);
-        return;
-    }
-    dialect_give(u, path, r->to, cJSON_CreateString(all[row].name));
-    const cJSON *args = cJSON_GetObjectItemCaseSensitive(value, "init_args");
-    for (const cJSON *a = cJSON_IsObject(args) ? args->child : NULL; a != NULL; a = a->next) {
-        const char *key = dt_arena_printf(u->arena, "%s.init_args.%s", path, a->string), *to = NULL;
-        double number;
-        for (size_t i = 0; i < sizeof moved / sizeof moved[0]; i++) {
-            to = strcmp(moved[i][0], a->string) == 0 ? moved[i][1] : to;
-        }
-        if (to != NULL) {
-            dialect_give(u, key, to,
-                         dt_config_number(a, &number) ? cJSON_CreateNumber(number) : cJSON_Duplicate(a, true));
-        } else if (strcmp(a->string, "betas") == 0 && cJSON_GetArraySize(a) == 2) {
-            dialect_give(u, key, "training.adam_beta1", cJSON_Duplicate(cJSON_GetArrayItem(a, 0), true));
-            dialect_give(u, key, "training.adam_beta2", cJSON_Duplicate(cJSON_GetArrayItem(a, 1), true));
-        } else if (!in_list(speed, a->string) && !dt_config_off(a)) {
-            dt_config_problem(u->c, key, "not there yet for %s; remove it", class);
-        }
-    }
-    if (argument(value, "lr") == NULL && dt_config_value(u->c, "training.learning_rate") == NULL) {
-        dialect_give(u, path, "training.learning_rate", cJSON_CreateNumber(all[row].rate));
-    }
-    if (argument(value, "weight_decay") == NULL && all[row].decay > 0 &&
-        dt_config_value(u->c, "training.weight_decay") == NULL) {
-        dialect_give(u, path, "training.weight_decay", cJSON_CreateNumber(all[row].decay));
-    }
-}
-
-/* torch.optim.lr_scheduler's. A run without one has a constant rate there. */
-static void scheduler(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
-{
-    static const char *const later[] = {
-        "ReduceLROnPlateau",           "StepLR", "ExponentialLR", "OneCycleLR", "MultiStepLR",
-        "CosineAnnealingWarmRestarts", NULL};
-    const char *class = class_of(value);
-    if (strcmp(class, "ConstantLR") == 0) {
-        dialect_give(u, path, r->to, cJSON_CreateString("constant"));
-    } else if (strcmp(class, "CosineAnnealingLR") == 0) {
-        dialect_give(u, path, r->to, cJSON_CreateString("cosine"));
-    } else if (in_list(later, class)) {
-        dt_config_problem(u->c, path, "%s is not there yet; write CosineAnnealingLR, or training.lr_scheduler_type",
-                          class);
-    } else {
-        dt_config_problem(u->c, path, "%.60s: there is CosineAnnealingLR; write that, or training.lr_scheduler_type",
-                          class);
-    }
-}
-
 static void command_defaults(struct dialect_use *u)
 {
     const char *path = dialect_path(u, "optimizer");
@@ -146,12 +71,17 @@ static void command_defaults(struct dialect_use *u)
 static const struct dialect_rule command_rules[] = {
     FUNCTION("seed_everything", "training.seed", seed, "`training.seed`; true = PL_GLOBAL_SEED, or 0"),
     MOVE("ckpt_path", "checkpointing.resume"),
-    FUNCTION("model", NULL, python, "refused: a class of Python; name a model of ours"),
-    FUNCTION("data", NULL, python, "refused: a class of Python; give `data.train`"),
-    FUNCTION("optimizer", "optimizer.name", optimizer,
-             "`optimizer.name` and its numbers: torch.optim.AdamW, Adam, SGD, Adagrad; others are refused"),
-    FUNCTION("lr_scheduler", "training.lr_scheduler_type", scheduler,
-             "`training.lr_scheduler_type`: CosineAnnealingLR = `cosine`, ConstantLR = `constant`; others are refused"),
+    FUNCTION_OF(OUTCOME_REFUSED, "model", NULL, python, "refused: a class of Python; name a model of ours"),
+    FUNCTION_OF(OUTCOME_REFUSED, "data", NULL, python, "refused: a class of Python; give `data.train`"),
+    FUNCTION("optimizer", "optimizer.name", lightning_optimizer,
+             "`optimizer.name` and its numbers: torch.optim.AdamW, Adam, SGD, Adagrad, and Lion; others are refused"),
+    FUNCTION(
+        "lr_scheduler", "training.lr_scheduler_type", lightning_scheduler,
+        "`training.lr_scheduler_type` and `scheduler`, which counts epochs: StepLR = `step`, MultiStepLR = "
+        "`multi_step`, ExponentialLR = `exponential`, CosineAnnealingLR = `cosine_annealing`, "
+        "CosineAnnealingWarmRestarts = `cosine_warm_restarts`, LinearLR = `linear_lr`, ConstantLR = `constant_lr`, "
+        "PolynomialLR = `polynomial_lr`, OneCycleLR = `one_cycle`, ReduceLROnPlateau = `reduce_lr_on_plateau`; "
+        "others are refused"),
     {0},
 };
 
@@ -234,31 +164,30 @@ static void strategy(struct dialect_use *u, const struct dialect_rule *r, const 
                    {"FSDPStrategy", "fsdp"},
                    {"DeepSpeedStrategy", "zero2"},
                    {"SingleDeviceStrategy", "single_device"}};
-    const char *class = class_of(value), *name = NULL;
+    const char *class = lightning_class(value), *name = NULL;
     if (cJSON_IsString(value)) {
         dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
+        dt_config_pass(u->c, path);
         return;
     }
     for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++) {
         name = strcmp(class, classes[i].class) == 0 ? classes[i].name : name;
     }
-    const cJSON *stage = argument(value, "stage");
+    const cJSON *stage = lightning_argument(value, "stage");
     if (name == NULL) {
         dt_config_problem(
             u->c, path,
             "%.60s: there are DDPStrategy, FSDPStrategy, DeepSpeedStrategy and SingleDeviceStrategy; write "
             "one of them, or a name of train --list-strategies",
             class);
+        dt_config_pass(u->c, path);
         return;
     }
     if (cJSON_IsNumber(stage) && strcmp(name, "zero2") == 0) {
         name = dt_arena_printf(u->arena, "zero%d", (int)stage->valuedouble);
         dt_config_pass(u->c, dt_arena_printf(u->arena, "%s.init_args.stage", path));
     }
-    if (strcmp(name, "ddp") == 0) {
-        lightning_ddp_arguments(u, path, cJSON_GetObjectItemCaseSensitive(value, "init_args"));
-    }
-    if (strcmp(name, "fsdp") != 0 || argument(value, "sharding_strategy") == NULL) {
+    if (strcmp(name, "fsdp") != 0 || lightning_argument(value, "sharding_strategy") == NULL) {
         dialect_give(u, path, r->to, cJSON_CreateString(name));
     }
     dt_config_pass(u->c, dt_arena_printf(u->arena, "%s.class_path", path));
@@ -296,8 +225,14 @@ static void limit(struct dialect_use *u, const struct dialect_rule *r, const cha
 static void check_interval(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     double number = 0, micro_steps = 1;
-    (void)dt_config_number(dt_config_value(u->c, dialect_path(u, "accumulate_grad_batches")), &micro_steps);
+    const cJSON *accumulated = dt_config_value(u->c, dialect_path(u, "accumulate_grad_batches"));
+    (void)dt_config_number(accumulated, &micro_steps);
     if (is_all(value) || (cJSON_IsNumber(value) && value->valuedouble == 1 && value->valuestring == NULL)) {
+        return;
+    }
+    if (cJSON_IsObject(accumulated)) {
+        dt_config_problem(u->c, path,
+                          "batches of a step change with accumulate_grad_batches; give training.eval_every_n_steps");
         return;
     }
     if (!dt_config_number(value, &number) || number < 1 || number != floor(number) || fmod(number, micro_steps) != 0) {
@@ -310,27 +245,40 @@ static void check_interval(struct dialect_use *u, const struct dialect_rule *r, 
     dialect_give(u, path, r->to, cJSON_CreateNumber(number / micro_steps));
 }
 
-/* 0 and less are off. */
+/* true: one batch, and one step. */
+static void dev_run(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    double number = cJSON_IsTrue(value) ? 1 : 0;
+    if (!cJSON_IsBool(value) && (!dt_config_number(value, &number) || number < 0 || number != floor(number))) {
+        dt_config_problem(u->c, path, "give true, false, or a number of batches");
+    } else if (number > 0) {
+        dialect_give(u, path, r->to, cJSON_CreateNumber(number));
+        dialect_give(u, path, "training.eval_batches", cJSON_CreateNumber(number));
+    }
+}
+
+static bool clips_values(const struct dialect_use *u)
+{
+    const char *word = cJSON_GetStringValue(dt_config_value(u->c, dialect_path(u, "gradient_clip_algorithm")));
+    return word != NULL && strcmp(word, "value") == 0;
+}
+
+/* 0 and less are off. By the algorithm it is a norm, or a value. */
 static void clip(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     double number = 0;
     bool good = dt_config_number(value, &number);
-    dialect_give(u, path, r->to, good ? cJSON_CreateNumber(number > 0 ? number : 0) : cJSON_Duplicate(value, true));
-}
-
-/* How many micro-steps; by epochs it is an object. */
-static void accumulate(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
-{
-    if (cJSON_IsObject(value)) {
-        dt_config_problem(u->c, path, "a schedule over epochs is not there yet; give one number");
-        return;
+    if (!clips_values(u)) {
+        dialect_give(u, path, r->to, good ? cJSON_CreateNumber(number > 0 ? number : 0) : cJSON_Duplicate(value, true));
+    } else if (!good || number > 0) {
+        dialect_give(u, path, "training.gradient_clip_algorithm", cJSON_CreateString("value"));
+        dialect_give(u, path, "training.gradient_clip_value", cJSON_Duplicate(value, true));
     }
-    dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
 }
 
 static void logger(struct dialect_use *u, const char *path, const cJSON *value)
 {
-    const char *class = class_of(value);
+    const char *class = lightning_class(value);
     if (strcmp(class, "CSVLogger") == 0) {
         dialect_give(u, path, "logging.csv", cJSON_CreateBool(true));
     } else if (!cJSON_IsBool(value)) {
@@ -353,8 +301,9 @@ static void loggers(struct dialect_use *u, const struct dialect_rule *r, const c
 
 static void model_checkpoint(struct dialect_use *u, const char *path, const cJSON *value)
 {
-    const cJSON *steps = argument(value, "every_n_train_steps"), *folder = argument(value, "dirpath"),
-                *monitor = argument(value, "monitor"), *most = argument(value, "save_top_k");
+    const cJSON *steps = lightning_argument(value, "every_n_train_steps"),
+                *folder = lightning_argument(value, "dirpath"), *monitor = lightning_argument(value, "monitor"),
+                *most = lightning_argument(value, "save_top_k");
     if (cJSON_IsNumber(steps)) {
         dialect_give(u, path, "checkpointing.save_every_n_steps", cJSON_Duplicate(steps, true));
     }
@@ -377,13 +326,18 @@ static void callbacks(struct dialect_use *u, const struct dialect_rule *r, const
     (void)r;
     for (const cJSON *v = cJSON_IsArray(value) ? value->child : value; v != NULL;
          v = cJSON_IsArray(value) ? v->next : NULL) {
-        const char *class = class_of(v);
+        const char *class = lightning_class(v);
         if (strcmp(class, "ModelCheckpoint") == 0) {
             model_checkpoint(u, path, v);
         } else if (strcmp(class, "EarlyStopping") == 0) {
             dt_config_problem(u->c, path, "EarlyStopping is not there yet; remove it");
         } else if (strcmp(class, "GradientAccumulationScheduler") == 0) {
-            dt_config_problem(u->c, path, "a schedule over epochs is not there yet; write accumulate_grad_batches");
+            const cJSON *steps = lightning_argument(v, "scheduling");
+            if (cJSON_IsObject(steps)) {
+                dialect_give(u, path, "training.gradient_accumulation_steps", cJSON_Duplicate(steps, true));
+            } else {
+                dt_config_problem(u->c, path, "GradientAccumulationScheduler needs scheduling, {0: 1, 4: 2}; add it");
+            }
         } else if (strcmp(class, "StochasticWeightAveraging") == 0 || strcmp(class, "WeightAveraging") == 0) {
             dt_config_problem(u->c, path, "averages of weights are not there yet; remove it");
         } else if (!in_list(always, class)) {
@@ -432,25 +386,31 @@ static const struct dialect_rule trainer_rules[] = {
         "`training.device`: auto, cpu, gpu and cuda = `cuda`; ddp of Lightning 1 is a strategy; others are refused"),
     FUNCTION("devices", NULL, devices, "devices * num_nodes must be the ranks that there are"),
     FUNCTION("num_nodes", NULL, nodes, "devices * num_nodes must be the ranks that there are"),
-    FUNCTION("strategy", "training.strategy", strategy,
-             "`training.strategy`; FSDPStrategy, DDPStrategy, DeepSpeedStrategy with their arguments"),
+    {.from = "strategy",
+     .to = "training.strategy",
+     .how = DIALECT_FUNCTION,
+     .fn = strategy,
+     .text = "`training.strategy`; FSDPStrategy, DDPStrategy, DeepSpeedStrategy with their arguments",
+     .shallow = true},
     WORDS("precision", "training.precision", PRECISIONS),
     MOVE("max_epochs", "training.num_epochs"),
     MOVE("max_steps", "training.max_steps"),
     SILENT("min_epochs", "nothing stops earlier"),
     SILENT("min_steps", "nothing stops earlier"),
     REFUSE("max_time", LATER),
-    FUNCTION("accumulate_grad_batches", "training.gradient_accumulation_steps", accumulate,
-             "`training.gradient_accumulation_steps`; a schedule over epochs is refused"),
-    FUNCTION("gradient_clip_val", "training.max_grad_norm", clip, "`training.max_grad_norm`; 0 where it is not given"),
-    WORDS("gradient_clip_algorithm", NULL, "norm=|value=!" LATER),
+    MOVE("accumulate_grad_batches", "training.gradient_accumulation_steps"),
+    FUNCTION(
+        "gradient_clip_val", "training.max_grad_norm", clip,
+        "`training.max_grad_norm`; 0 where it is not given; of the algorithm value `training.gradient_clip_value`"),
+    WORDS("gradient_clip_algorithm", NULL, "norm=|value="),
     FUNCTION("limit_train_batches", NULL, limit, "1.0 is taken; others are refused"),
     FUNCTION("limit_val_batches", "training.eval_batches", limit,
              "`training.eval_batches`; 1.0 is all; shares are refused"),
     SILENT("limit_test_batches", "nothing is tested"),
     SILENT("limit_predict_batches", "nothing is predicted"),
     WORDS("overfit_batches", NULL, "0=|*=!" LATER),
-    WORDS("fast_dev_run", NULL, "false=|0=|*=!not there yet; write max_steps"),
+    FUNCTION("fast_dev_run", "training.max_steps", dev_run,
+             "`training.max_steps` and `training.eval_batches`; true = 1; what is saved at the end is saved"),
     FUNCTION("val_check_interval", "training.eval_every_n_steps", check_interval,
              "`training.eval_every_n_steps`, a number of batches; shares are refused, but 1.0"),
     WORDS("check_val_every_n_epoch", NULL, "1=|*=!not there yet; write val_check_interval"),

@@ -207,11 +207,78 @@ void dialect_describe(const struct dialect_rule *r, struct dt_text *out)
     }
 }
 
+/* Words that switch off what a key is for. */
+static bool switches_off(const char *word, size_t size)
+{
+    static const char off[] = "|false|no|none|0|-1|1|";
+    char quoted[16];
+    (void)snprintf(quoted, sizeof quoted, "|%.*s|", size < 8 ? (int)size : 8, word);
+    return strstr(off, quoted) != NULL;
+}
+
+/* Of words that give nothing to a key of ours: a word that is taken as it is, and switches nothing off, says
+ * what is done. */
+static enum dialect_outcome words_outcome(const char *words)
+{
+    bool refused = false;
+    for (const char *p = words; *p != 0; p += *p == '|') {
+        size_t word = strcspn(p, "="), rest = strcspn(p + word + 1, "|");
+        if (rest == 0 && !switches_off(p, word)) {
+            return OUTCOME_DONE;
+        }
+        refused |= p[word + 1] == '!';
+        p += word + 1 + rest;
+    }
+    return refused ? OUTCOME_REFUSED : OUTCOME_NO_EFFECT;
+}
+
+enum dialect_outcome dialect_outcome(const struct dialect_rule *r)
+{
+    switch (r->how) {
+    case DIALECT_MOVE:
+    case DIALECT_SILENT:
+        return OUTCOME_DONE;
+    case DIALECT_INERT:
+        return OUTCOME_NO_EFFECT;
+    case DIALECT_REFUSE:
+        return OUTCOME_REFUSED;
+    case DIALECT_WORDS:
+        return r->to != NULL ? OUTCOME_DONE : words_outcome(r->text);
+    case DIALECT_FUNCTION:
+        return r->outcome;
+    }
+    return OUTCOME_REFUSED;
+}
+
+const char *dialect_outcome_name(enum dialect_outcome outcome)
+{
+    switch (outcome) {
+    case OUTCOME_DONE:
+        return "done";
+    case OUTCOME_NO_EFFECT:
+        return "no effect";
+    case OUTCOME_REFUSED:
+        return "refused";
+    }
+    return "";
+}
+
+const struct dialect_rule *dialect_rule_of(const struct dialect *d, const char *key)
+{
+    const struct dialect_rule *found = NULL;
+    for (const struct dialect_rule *r = d->rules; r->from != NULL; r++) {
+        size_t size = strlen(r->from);
+        bool is = strncmp(key, r->from, size) == 0 && (key[size] == 0 || key[size] == '.');
+        found = is && (found == NULL || strlen(found->from) < size) ? r : found;
+    }
+    return found;
+}
+
 void dialect_table(const struct dialect *d, struct dt_text *out)
 {
-    dt_text_printf(out, "| %s's key | here |\n|---|---|\n", d->name);
+    dt_text_printf(out, "| %s's key | outcome | here |\n|---|---|---|\n", d->name);
     for (const struct dialect_rule *r = d->rules; r->from != NULL; r++) {
-        dt_text_printf(out, "| `%s` | ", r->from);
+        dt_text_printf(out, "| `%s` | %s | ", r->from, dialect_outcome_name(dialect_outcome(r)));
         dialect_describe(r, out);
         dt_text_puts(out, " |\n");
     }

@@ -1,6 +1,6 @@
 /* Hugging Face's TrainingArguments, with names of programs around it: TRL, LLaMA-Factory, axolotl,
  * fms-hf-tuning. */
-#include "worker/job/dialects/dialect.h"
+#include "worker/job/dialects/transformers.h"
 
 #include "base/file.h"
 
@@ -9,8 +9,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* A number, or a problem. */
-static bool number_of(struct dialect_use *u, const char *path, const cJSON *value, double *out)
+bool transformers_number(struct dialect_use *u, const char *path, const cJSON *value, double *out)
 {
     bool good = dt_config_number(value, out);
     if (!good) {
@@ -19,21 +18,11 @@ static bool number_of(struct dialect_use *u, const char *path, const cJSON *valu
     return good;
 }
 
-/* Below 1 it is a share of all steps. */
-static void warmup_steps(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
-{
-    double number = 0;
-    if (number_of(u, path, value, &number)) {
-        bool share = number > 0 && number < 1;
-        dialect_give(u, path, share ? "training.warmup_ratio" : r->to, cJSON_CreateNumber(number));
-    }
-}
-
 /* Steps between two events; below 1 a share of all steps, which are not known here. */
 static void interval(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     double number = 0;
-    if (!number_of(u, path, value, &number)) {
+    if (!transformers_number(u, path, value, &number)) {
         return;
     }
     if (number > 0 && number < 1) {
@@ -81,26 +70,12 @@ static void folder(struct dialect_use *u, const struct dialect_rule *r, const ch
     dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
 }
 
-/* The least rate as a number; ours is a share. */
-static void least_rate(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
-{
-    double least = 0, rate = 5e-5;
-    (void)dt_config_number(dt_config_value(u->c, "training.learning_rate"), &rate);
-    if (number_of(u, path, value, &least)) {
-        if (least < 0 || rate <= 0 || least > rate) {
-            dt_config_problem(u->c, path, "must lie between 0 and the learning rate, %g", rate);
-            return;
-        }
-        dialect_give(u, path, r->to, cJSON_CreateNumber(least / rate));
-    }
-}
-
 /* Seconds; people write 180000000 for "never". */
 static void timeout(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     enum { YEAR = 31536000 };
     double number = 0;
-    if (number_of(u, path, value, &number)) {
+    if (transformers_number(u, path, value, &number)) {
         dialect_give(u, path, r->to, cJSON_CreateNumber(number > YEAR ? 0 : number));
     }
 }
@@ -161,6 +136,14 @@ static void fsdp(struct dialect_use *u, const struct dialect_rule *r, const char
     }
 }
 
+static void sampling(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    bool in_order = cJSON_IsString(value) && strcasecmp(value->valuestring, "sequential") == 0;
+    const struct dialect_rule words =
+        WORDS(r->from, in_order ? "data.shuffle" : r->to, "random=|sequential=false|group_by_length=true");
+    dialect_words(u, &words, path, value);
+}
+
 /* Programs that draw curves elsewhere. */
 static void report_to(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
@@ -192,16 +175,14 @@ static void defaults(struct dialect_use *u)
 #define WANDB "the numbers are in metrics.jsonl"
 #define COUNTED "always reported"
 #define SCHEDULES                                                                                                      \
-    "linear=linear|cosine=cosine|constant=constant|constant_with_warmup=constant_with_warmup|polynomial=polynomial|"   \
-    "inverse_sqrt=inverse_sqrt|warmup_stable_decay=warmup_stable_decay|cosine_with_min_lr=cosine|"                     \
-    "cosine_with_restarts=cosine_with_restarts|reduce_lr_on_plateau=reduce_lr_on_plateau|*=!there are linear, "        \
-    "cosine, "                                                                                                         \
-    "cosine_with_min_lr, constant, constant_with_warmup, polynomial, inverse_sqrt and warmup_stable_decay; write one " \
-    "of them"
+    "`training.lr_scheduler_type` by the same name; cosine_with_min_lr is `cosine`, warmup_stable_decay with a "       \
+    "linear "                                                                                                          \
+    "decay_type `warmup_stable_decay_linear`; cosine_warmup_with_min_lr and greedy are refused"
 #define OPTIMIZERS                                                                                                     \
-    "adamw_torch=adamw|adamw_torch_fused=adamw|adamw_hf=adamw|adamw_apex_fused=adamw|adamw_torch_4bit=!state of 4 "    \
-    "bits is not there yet; write adamw_torch|sgd=sgd|adagrad=adagrad|lion_32bit=lion|lion=lion|*=!there are "         \
-    "adamw_torch, adamw_torch_fused, sgd, adagrad and lion_32bit; write one of them"
+    "`optimizer.name`: adamw_torch, adamw_torch_fused, adamw_hf, adamw_apex_fused and paged_adamw_32bit = `adamw`, "   \
+    "sgd = `sgd`, adagrad = `adagrad`, lion_32bit and paged_lion_32bit = `lion`; others are refused"
+#define LEAST "`training.min_lr_ratio`, as a share of learning_rate"
+#define FOR_PLATEAU(name) MOVE("lr_scheduler_kwargs." name, "scheduler." name)
 #define EPOCHS "not there yet; give a number of steps"
 
 static const struct dialect_rule rules[] = {
@@ -217,24 +198,49 @@ static const struct dialect_rule rules[] = {
     MOVE("max_steps", "training.max_steps"),
     MOVE("learning_rate", "training.learning_rate"),
     MOVE("weight_decay", "training.weight_decay"),
-    MOVE("adam_beta1", "training.adam_beta1"),
-    MOVE("adam_beta2", "training.adam_beta2"),
-    MOVE("adam_epsilon", "training.adam_epsilon"),
+    FUNCTION("adam_beta1", "training.adam_beta1", transformers_beta1,
+             "`training.adam_beta1`; of lion `optimizer.beta1`; of sgd and adagrad no effect"),
+    FUNCTION("adam_beta2", "training.adam_beta2", transformers_beta2,
+             "`training.adam_beta2`; of lion `optimizer.beta2`; of sgd and adagrad no effect"),
+    FUNCTION("adam_epsilon", "training.adam_epsilon", transformers_epsilon,
+             "`training.adam_epsilon`; of lion, sgd and adagrad no effect"),
     MOVE("max_grad_norm", "training.max_grad_norm"),
-    WORDS("lr_scheduler_type", "training.lr_scheduler_type", SCHEDULES),
-    WORDS("lr_scheduler", "training.lr_scheduler_type", SCHEDULES),
+    FUNCTION("lr_scheduler_type", "training.lr_scheduler_type", transformers_schedule, SCHEDULES),
+    FUNCTION("lr_scheduler", "training.lr_scheduler_type", transformers_schedule, SCHEDULES),
     MOVE("lr_scheduler_kwargs.min_lr_rate", "training.min_lr_ratio"),
-    FUNCTION("lr_scheduler_kwargs.min_lr", "training.min_lr_ratio", least_rate,
-             "`training.min_lr_ratio`, as a share of learning_rate"),
-    FUNCTION("lr_scheduler_kwargs.lr_end", "training.min_lr_ratio", least_rate,
-             "`training.min_lr_ratio`, as a share of learning_rate"),
+    MOVE("lr_scheduler_kwargs.min_lr_ratio", "training.min_lr_ratio"),
+    FUNCTION("lr_scheduler_kwargs.min_lr", "training.min_lr_ratio", transformers_least,
+             LEAST "; of reduce_lr_on_plateau `scheduler.min_lr`"),
+    FUNCTION("lr_scheduler_kwargs.lr_end", "training.min_lr_ratio", transformers_least,
+             LEAST "; 1e-7 where polynomial does not say it"),
     MOVE("lr_scheduler_kwargs.power", "training.lr_power"),
-    MOVE("warmup_ratio", "training.warmup_ratio"),
-    FUNCTION("warmup_steps", "training.warmup_steps", warmup_steps,
-             "`training.warmup_steps`; below 1 `training.warmup_ratio`"),
-    WORDS("optim", "optimizer.name", OPTIMIZERS),
-    WORDS("optimizer", "optimizer.name", OPTIMIZERS),
+    FUNCTION("lr_scheduler_kwargs.num_cycles", "scheduler.num_cycles", transformers_cycles,
+             "`scheduler.num_cycles` of cosine_with_restarts; others fall as half a wave, 0.5"),
+    MOVE("lr_scheduler_kwargs.timescale", "scheduler.timescale"),
+    MOVE("lr_scheduler_kwargs.num_decay_steps", "scheduler.num_decay_steps"),
+    FUNCTION_OF(OUTCOME_REFUSED, "lr_scheduler_kwargs.num_stable_steps", NULL, transformers_no_stable,
+                "refused: the rate stays for what warm-up and num_decay_steps leave"),
+    SILENT("lr_scheduler_kwargs.decay_type", "cosine and linear; belongs to warmup_stable_decay"),
+    SILENT("lr_scheduler_kwargs.warmup_type", "linear; belongs to warmup_stable_decay"),
+    FOR_PLATEAU("mode"),
+    FOR_PLATEAU("factor"),
+    FOR_PLATEAU("patience"),
+    FOR_PLATEAU("threshold"),
+    FOR_PLATEAU("threshold_mode"),
+    FOR_PLATEAU("cooldown"),
+    FOR_PLATEAU("eps"),
+    FUNCTION("warmup_ratio", "training.warmup_ratio", transformers_warmup,
+             "`training.warmup_ratio`; of constant and reduce_lr_on_plateau no effect"),
+    FUNCTION(
+        "warmup_steps", "training.warmup_steps", transformers_warmup,
+        "`training.warmup_steps`; below 1 `training.warmup_ratio`; of constant and reduce_lr_on_plateau no effect"),
+    FUNCTION("optim", "optimizer.name", transformers_optimizer, OPTIMIZERS),
+    FUNCTION("optimizer", "optimizer.name", transformers_optimizer, OPTIMIZERS),
     REFUSE("optim_args", "write the numbers under optimizer"),
+    REFUSE("optim_target_modules", "it belongs to GaLore and APOLLO, which are not there; remove it"),
+    WORDS("half_precision_backend", NULL, "auto=|cuda_amp=|cpu_amp=|apex=~weights are kept in fp32 anyway"),
+    WORDS("fp16_backend", NULL, "auto=|amp=|apex=~weights are kept in fp32 anyway"),
+    WORDS("fp16_opt_level", NULL, "O1=|*=~counts with apex alone"),
     WORDS("adafactor", NULL, "false=|true=!not there yet; write optim adamw_torch"),
     WORDS("bf16", "training.precision", "true=bf16-mixed|false=|auto=bf16-mixed|full=bf16-true"),
     WORDS("fp16", "training.precision", "true=16-mixed|false="),
@@ -246,6 +252,10 @@ static const struct dialect_rule rules[] = {
     WORDS("gradient_checkpointing", "activation_checkpointing.enabled", "true=true|false=false"),
     SILENT("gradient_checkpointing_kwargs", "there is one way to compute again"),
     WORDS("activation_offloading", "offload.activations", "true=cpu|false=|legacy=cpu|disk=nvme"),
+    WORDS("activation_checkpointing", "activation_checkpointing.enabled", "true=true|false=false"),
+    SILENT("activation_checkpointing_kwargs", "there is one way to compute again"),
+    SILENT("use_cache", "counts in generation alone, which keeps keys and values"),
+    SILENT("torch_empty_cache_steps", "memory is planned as a whole"),
     {.from = "logging_steps",
      .to = "logging.log_every_n_steps",
      .how = DIALECT_FUNCTION,
@@ -281,7 +291,8 @@ static const struct dialect_rule rules[] = {
     SILENT("save_safetensors", "there is no other format"),
     SILENT("save_on_each_node", "a shared folder holds one copy"),
     WORDS("load_best_model_at_end", NULL, "false=|true=!" LATER),
-    SILENT("metric_for_best_model", "counts with load_best_model_at_end alone"),
+    FUNCTION("metric_for_best_model", "scheduler.monitor", transformers_monitor,
+             "`scheduler.monitor` of reduce_lr_on_plateau; else counts with load_best_model_at_end alone"),
     SILENT("greater_is_better", "counts with load_best_model_at_end alone"),
     REFUSE("early_stopping_patience", LATER),
     MOVE("output_dir", "output_dir"),
@@ -350,12 +361,14 @@ static const struct dialect_rule rules[] = {
     SILENT("dataloader_pin_memory", WORKERS),
     SILENT("dataloader_persistent_workers", WORKERS),
     SILENT("dataloader_prefetch_factor", WORKERS),
-    WORDS("dataloader_drop_last", NULL, "false=|true=!" LATER),
+    WORDS("dataloader_drop_last", NULL, "true=|false=~an epoch has whole micro-batches alone"),
     SILENT("preprocessing_num_workers", WORKERS),
     SILENT("dataset_num_proc", WORKERS),
     SILENT("dataset_processes", WORKERS),
     SILENT("overwrite_cache", "shards of texts are made anew when texts change"),
     SILENT("remove_unused_columns", "the model's alone are read"),
+    FUNCTION("train_sampling_strategy", "data.group_by_length", sampling,
+             "random is taken; sequential: `data.shuffle` is false; group_by_length: `data.group_by_length` is true"),
     WORDS("group_by_length", "data.group_by_length", "true=true|false=false"),
     SILENT("length_column_name", "lengths are known"),
     SILENT("include_tokens_per_second", COUNTED),
@@ -396,6 +409,44 @@ static const struct dialect_rule rules[] = {
     INERT("plugins", "plugins of Python are not loaded"),
     WORDS("torch_compile", NULL, "false=|true=~nothing is compiled while it trains"),
     WORDS("auto_find_batch_size", NULL, "false=|true=!not there yet; train --plan says what fits"),
+    INERT("torch_compile_backend", "nothing is compiled while it trains"),
+    INERT("torch_compile_mode", "nothing is compiled while it trains"),
+    WORDS("torchdynamo", NULL, "*=~nothing is compiled while it trains"),
+    SILENT("liger_kernel_config", SPEED),
+    INERT("project", WANDB),
+    INERT("trackio_space_id", WANDB),
+    INERT("trackio_bucket_id", WANDB),
+    INERT("trackio_static_space_id", WANDB),
+    SILENT("eval_do_concat_batches", "evaluation counts what the model has"),
+    SILENT("eval_use_gather_object", "evaluation counts what the model has"),
+    SILENT("include_for_metrics", "evaluation counts what the model has"),
+    SILENT("batch_eval_metrics", "evaluation counts what the model has"),
+    SILENT("include_inputs_for_metrics", "evaluation counts what the model has"),
+    WORDS("enable_jit_checkpoint", NULL, "false=|true=~a run that is told to stop saves anyway"),
+    SILENT("hub_always_push", HUB),
+    SILENT("hub_revision", HUB),
+    WORDS("restore_callback_states_from_checkpoint", NULL, "false=|true=~checkpoints hold all state"),
+    WORDS("accelerator_config.split_batches", NULL,
+          "false=|true=!batches are per rank; write false, and per_device_train_batch_size divided by the ranks"),
+    SILENT("accelerator_config.dispatch_batches", "each rank reads its own samples"),
+    SILENT("accelerator_config.even_batches", "evaluation counts each sample once"),
+    SILENT("accelerator_config.use_seedable_sampler", "orders follow training.seed"),
+    SILENT("accelerator_config.non_blocking", "copies run beside training"),
+    SILENT("accelerator_config.use_configured_state", "counts in Python alone"),
+    REFUSE("accelerator_config.gradient_accumulation_kwargs", "write gradient_accumulation_steps"),
+    SILENT("dataloader_multiprocessing_context", WORKERS),
+    SILENT("dataloader_in_order", WORKERS),
+    SILENT("label_names", "the model has names of its own"),
+    WORDS("ddp_static_graph", NULL, "false=|true=~these models use all their parameters, in one order"),
+    WORDS("debug", NULL, "*=~a norm that is not finite names its tensor"),
+    WORDS("jit_mode_eval", NULL, "false=|true=~nothing is compiled while it trains"),
+    WORDS("use_ipex", NULL, "false=|true=~oneDNN computes on CPUs"),
+    WORDS("use_mps_device", NULL, "false=|true=!Apple's GPUs are not supported; remove it"),
+    SILENT("ray_scope", "counts in a search for hyperparameters alone"),
+    SILENT("past_index", "counts with models that keep a state"),
+    SILENT("mp_parameters", "counts with SageMaker alone"),
+    SILENT("tpu_num_cores", "counts on TPUs alone"),
+    WORDS("tpu_metrics_debug", NULL, "false=|true=~counts on TPUs alone"),
     SILENT("skip_memory_metrics", "`--plan` has memory by purpose"),
     {0},
 };

@@ -1,0 +1,111 @@
+/* covers: worker/job/dialects base/yaml.c */
+/* Files with the keys of those that public projects have: what each comes to, line by line.
+ * tests/golden/dialects/outcomes.txt has it; DT_UPDATE=1 writes it anew. */
+#include "base/file.h"
+#include "worker/job/job.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define FOLDER "tests/golden/dialects/"
+#define OUTCOMES FOLDER "outcomes.txt"
+
+/* A file, the ranks that it is opened for, and what the job says besides data and model. */
+static const struct {
+    const char *file;
+    int ranks;
+    const char *model, *set;
+} cases[] = {
+    {"lamb_sparse.json", 4, "bert", NULL},
+    {"predivided_adam.json", 4, "bert", NULL},
+    {"one_cycle.json", 4, "bert", NULL},
+    {"stage1_fp16.json", 3, "gpt2", NULL},
+    {"infinity.json", 2, "gpt2", NULL},
+    {"infinity_mended.json", 2, "gpt2", NULL},
+    {"all_auto.json", 2, "gpt2", NULL},
+    {"all_auto.json", 2, "gpt2", "training.batch_size_per_gpu=3"},
+    {"wrong_auto.json", 1, "gpt2", NULL},
+    {"leaf_cosine.json", 2, "gpt2", NULL},
+    {"old_names.json", 3, "gpt2", NULL},
+    {"old_names.json", 4, "gpt2", NULL},
+    {"one_bit.json", 2, "gpt2", NULL},
+    {"no_batch.json", 1, "bert", NULL},
+    {"elastic.json", 2, "gpt2", NULL},
+    {"elastic.json", 3, "gpt2", NULL},
+    {"template.json", 1, "gpt2", NULL},
+    {"fsdp1.yaml", 2, "bert", NULL},
+    {"fsdp1.yaml", 2, "gpt2", NULL},
+    {"tensor_parallel.yaml", 8, "gpt2", NULL},
+    {"unknown_keys.yaml", 1, "gpt2", NULL},
+    {"block_strings.json", 2, "gpt2", NULL},
+    {"recipe.yaml", 1, "gpt2", NULL},
+    {"trainer_flags.yaml", 1, "gpt2", NULL},
+    {"command_line.yaml", 1, "bert", "data.val=y"},
+    {"twice.yaml", 1, "gpt2", NULL},
+};
+
+static void say(const struct job *job, struct dt_text *out)
+{
+    const struct job_training *t = &job->training;
+    dt_text_printf(out, "taken: %s, %s, batch %lld * %lld, %s %g, %s\n", t->strategy, t->precision,
+                   (long long)t->batch_size_per_gpu, (long long)t->gradient_accumulation_steps, job->optimizer.name,
+                   t->learning_rate, t->lr_scheduler_type);
+    if (job->inert_keys != NULL) {
+        dt_text_printf(out, "no effect: %s\n", job->inert_keys);
+    }
+}
+
+static void test_outcomes(void **state)
+{
+    (void)state;
+    struct dt_text all, file, problems;
+    struct dt_error err = {0};
+    dt_text_init(&all);
+    dt_text_init(&file);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct job job;
+        char path[96], model[64];
+        (void)snprintf(path, sizeof path, FOLDER "%s", cases[i].file);
+        (void)snprintf(model, sizeof model, "model.name=%s", cases[i].model);
+        const char *const set[] = {model, "data.train=x", cases[i].set};
+        struct job_arguments args = {
+            .path = path, .set = set, .set_count = cases[i].set != NULL ? 3 : 2, .world = cases[i].ranks};
+        dt_text_init(&problems);
+        dt_text_printf(&all, "== %s, %s, %d rank%s%s%s\n", cases[i].file, cases[i].model, cases[i].ranks,
+                       cases[i].ranks == 1 ? "" : "s", cases[i].set != NULL ? ", " : "",
+                       cases[i].set != NULL ? cases[i].set : "");
+        if (job_open(&job, &args, &problems, &err) == 0) {
+            say(&job, &all);
+            job_close(&job);
+        } else {
+            dt_text_puts(&all, dt_text_str(&problems));
+        }
+        dt_text_clear(&problems);
+    }
+    if (getenv("DT_UPDATE") != NULL) {
+        assert_int_equal(dt_file_write(OUTCOMES, all.data, all.size, &err), 0);
+    }
+    assert_int_equal(dt_file_read(OUTCOMES, 1 << 20, &file, &err), 0);
+    for (const char *a = all.data, *b = file.data; *a != 0 || *b != 0;) { /* line by line, to say which */
+        size_t size = strcspn(a, "\n"), other = strcspn(b, "\n");
+        if (size != other || strncmp(a, b, size) != 0) {
+            fail_msg("%.*s\n   not: %.*s", (int)size, a, (int)other, b);
+        }
+        a += size + (a[size] != 0);
+        b += other + (b[other] != 0);
+    }
+    dt_text_clear(&all);
+    dt_text_clear(&file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_outcomes)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
