@@ -377,7 +377,7 @@ static struct dt_cost update_cost(const struct dt_update_args *a)
         for (int k = 0; k < DT_STATES_MAX; k++) {
             states += s->state[k] != NULL;
         }
-        double copy = s->w_low != NULL ? size_of(DT_BF16) : 0;
+        double copy = s->w_low != NULL ? size_of(a->low_type) : 0;
         bytes += (double)s->count * (2.0 * size_of(a->type) + 2.0 * states * state + copy + grad);
     }
     return moved(bytes);
@@ -409,7 +409,7 @@ struct dt_cost dt_cost_adagrad_many(const struct dt_update_args *a)
 }
 
 /* w is read alone, the gradient is written, too. */
-struct dt_cost dt_cost_lamb_many(const struct dt_update_args *a)
+static struct dt_cost direction_cost(const struct dt_update_args *a)
 {
     double bytes = 0, w = size_of(a->type), grad = a->type == DT_F32 ? size_of(a->grad_type) : w;
     for (int i = 0; i < a->slice_count; i++) {
@@ -418,6 +418,16 @@ struct dt_cost dt_cost_lamb_many(const struct dt_update_args *a)
     struct dt_cost x = update_cost(a);
     x.bytes += bytes;
     return x;
+}
+
+struct dt_cost dt_cost_lamb_many(const struct dt_update_args *a)
+{
+    return direction_cost(a);
+}
+
+struct dt_cost dt_cost_muon_many(const struct dt_update_args *a)
+{
+    return direction_cost(a);
 }
 
 struct dt_cost dt_cost_norm_sum(const struct dt_norm_sum_args *a)

@@ -1,13 +1,13 @@
 /* The table of math kernels: one row and one struct of arguments per kernel. Every kernel enqueues
  * on its stream and copies its struct; memory that the struct points to must live until the kernel
  * has run. Pointers are device memory. Matrices are row-major and tight unless a leading dimension
- * is given. `type` is the type of the void pointers: F32 or BF16, F64 on "twin64". Scalars are
+ * is given. `type` is the type of the void pointers: F32, BF16 or F16, F64 on "twin64". Scalars are
  * double and rounded once.
  *
- * BF16 is for tensors that flow: weights, activations, their gradients. Arithmetic is F32 and
- * rounds once at the end. With BF16, mean, rstd and lse are F32. Sums that are kept (weight
- * gradients, the product that adds to them) have a type of their own, F32 or BF16, in `grad_type`
- * or `c_type`; these are read only if `type` is BF16. Results depend neither on the number of
+ * 16 bits are for tensors that flow: weights, activations, their gradients. Arithmetic is F32 and
+ * rounds once at the end. With 16 bits, mean, rstd and lse are F32. Sums that are kept (weight
+ * gradients, the product that adds to them) have a type of their own, F32 or `type`, in `grad_type`
+ * or `c_type`; these are read only if `type` has 16 bits. Results depend neither on the number of
  * threads nor on where in memory a slice begins.
  *
  * Letters: B batch, T positions, C channels, H heads, D = C / H, V vocabulary; rows are usually B *
@@ -53,7 +53,7 @@ struct dt_add_args {
     const void *a, *b;
     int64_t count;
     enum dt_dtype type;   /* of a and out */
-    enum dt_dtype b_type; /* for type F32: F32 or BF16 */
+    enum dt_dtype b_type; /* for type F32: F32, BF16 or F16 */
 };                        /* out = a + b; out may be a or b */
 
 /* out = op over `in_count` buffers: pairs of neighbours, level by level; an odd last one moves up
@@ -517,8 +517,9 @@ struct dt_label_loss_args {
  * by that; then the state is rounded stochastically (kernels/stochastic.h), by bits that depend on
  * seed, step, unit and the element's number there. The rows:
  *
- *   adamw_many  as torch.optim.AdamW: w decays by lr * weight_decay. state: first and second moment
- *   adam_many   as torch.optim.Adam: weight_decay * w is added to g. state: first and second moment
+ *   adamw_many  as torch.optim.AdamW: w decays by lr * weight_decay. state: first and second moment; with a
+ *               third one, the largest second moment so far, as with amsgrad
+ *   adam_many   as torch.optim.Adam: weight_decay * w is added to g. state: as adamw_many
  *   sgd_many    as torch.optim.SGD: weight_decay * w is added to g. state: the momentum buffer,
  *               which is g on step 1; null: without momentum
  *   lion_many   Lion (Chen et al., 2023): w -= lr * (sign(beta1 m + (1 - beta1) g) + weight_decay
@@ -527,8 +528,10 @@ struct dt_label_loss_args {
  *               - 1) lr_decay. state: the sum of squares, which is `initial` before step 1
  *   lamb_many   LAMB (You et al., 2019) up to its trust ratio: grad becomes the direction of adamw_many
  *               plus weight_decay * w, and w stays. state: first and second moment. What follows are
- *               norm_sum of w and of the direction, trust_ratio, and sgd_many with the ratio as clip */
-enum { DT_STATES_MAX = 2 }; /* of an element: one half each of its 32 random bits */
+ *               norm_sum of w and of the direction, trust_ratio, and sgd_many with the ratio as clip
+ *   muon_many   Muon (Jordan, 2024) up to the orthogonalisation: m = momentum m + (1 - momentum) g, grad
+ *               becomes m, or with Nesterov's momentum, momentum m + (1 - momentum) g; w stays. state: m */
+enum { DT_STATES_MAX = 3 };
 struct dt_update_slice {
     void *w, *state[DT_STATES_MAX];
     void *w_low; /* where given, gets w rounded to low_type */
@@ -539,7 +542,12 @@ struct dt_update_slice {
 };
 struct dt_update_numbers { /* each row reads those of its formula */
     double beta1, beta2, eps, momentum, dampening, lr_decay, initial, min_coeff, max_coeff;
-    bool nesterov;
+    bool nesterov, amsgrad;
+    int uncorrected; /* of AdamW, Adam, LAMB. 1: the moments' bias towards 0 stays */
+    /* Of what follows muon_many. rest_lr: of what goes by AdamW instead, 0: the same; adjust: enum muon_adjust */
+    int64_t ns_steps;
+    double rest_lr;
+    int adjust;
 };
 struct dt_update_args {
     const struct dt_update_slice *slices; /* read before the call returns */
@@ -564,6 +572,7 @@ struct dt_update_args {
 #define dt_lion_many_args dt_update_args
 #define dt_adagrad_many_args dt_update_args
 #define dt_lamb_many_args dt_update_args
+#define dt_muon_many_args dt_update_args
 
 /* Adds the squares of x to an exact accumulator (kernels/exact.h): fp64 sums of 64 elements in
  * fixed order, then integers. Slices begin at multiples of 64 of the flat unit. Clear the

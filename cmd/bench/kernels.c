@@ -313,6 +313,13 @@ static double lamb(struct bench *b, bool go)
     return CALL(lamb_many, b, go, &a);
 }
 
+static double muon(struct bench *b, bool go)
+{
+    const struct dt_update_slice x = slice_of(b, 1, DT_F32);
+    const struct dt_update_args a = update_args(b, &x, 1, DT_F32);
+    return CALL(muon_many, b, go, &a);
+}
+
 static double norm_sum(struct bench *b, bool go)
 {
     struct dt_norm_sum_args a = {bench_buffer(b, 0, DT_EXACT_LIMBS, DT_I64), bench_buffer(b, 1, b->parameters, b->type),
@@ -403,6 +410,7 @@ static const struct {
     {"lion", lion, PARAMETERS},
     {"adagrad", adagrad, PARAMETERS},
     {"lamb", lamb, PARAMETERS},
+    {"muon", muon, PARAMETERS},
     {"norm_sum", norm_sum, PARAMETERS},
     {"norm_finish", norm_finish, ONE},
     {"exact_sum", exact_sum, ONE},

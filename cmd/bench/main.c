@@ -9,6 +9,7 @@
 #include "cmd/bench/generate.h"
 #include "cmd/bench/kernels.h"
 #include "cmd/bench/load.h"
+#include "cmd/bench/offload.h"
 #include "cmd/bench/start.h"
 #include "cmd/bench/step.h"
 #include "cmd/bench/store.h"
@@ -47,6 +48,11 @@ static const struct {
      bench_kernels},
     {"load", "the weights of a Hugging Face folder; under dtrun one rank of it",
      "--folder=PATH --strategy=NAME --dtype=fp32|bf16 --repeats=1..101", bench_load},
+    {"offload", "a step whose optimizer state rests in files, against its computation and the disk",
+     "--folder=PATH --size=L6C384 --batch=1..65536 --positions=1..65536 --dtype=fp32|bf16 --strategy=NAME "
+     "--ranks=1..64 "
+     "--threads=1..1024 --buffers=2..64 --steps=4..500 --repeats=1..21",
+     bench_offload},
     {"start", "dtrun from command to end", "--nproc=LIST --agents=0..5000 --repeats=1..101 --dtrun=PATH --peer",
      bench_start},
     {"step", "training steps of train",

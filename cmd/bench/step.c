@@ -9,111 +9,14 @@
 #include "base/text.h"
 #include "cmd/bench/jobs.h"
 #include "cmd/bench/start.h"
+#include "cmd/bench/trains.h"
 
-#include <fcntl.h>
-#include <spawn.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-extern char **environ;
-
-enum { MAX_RUNS = 21, VOCABULARY = 65, TOKENS = 400000, WARMUP = 3, MAX_STEPS = 500 };
-
-struct shape {
-    long layers, channels, heads, positions, batch;
-};
-
-/* llm.c's shard format: 256 int32 of header, then uint16. */
-static int write_shard(const char *path, struct dt_error *err)
-{
-    size_t size = 1024 + 2 * (size_t)TOKENS;
-    uint8_t *bytes = dt_alloc(size);
-    int32_t header[3] = {20240520, 1, TOKENS};
-    memcpy(bytes, header, sizeof header);
-    uint64_t x = 1;
-    for (size_t i = 0; i < TOKENS; i++) {
-        x = x * 6364136223846793005ull + 1442695040888963407ull;
-        bytes[1024 + 2 * i] = (uint8_t)((x >> 33) % VOCABULARY);
-    }
-    int result = dt_file_write(path, bytes, size, err);
-    free(bytes);
-    return result;
-}
-
-/* `model`: null is a GPT-2 of shape s. `most_ranks` ranks read as many samples as there are. */
-static int write_job(const char *folder, const struct shape *s, const struct bench_job *model, long steps,
-                     long most_ranks, struct dt_error *err)
-{
-    char *path = dt_format("%s/job.json", folder), *shard = dt_format("%s/train-00000.bin", folder), *text;
-    if (model != NULL) {
-        text = dt_format("{%s}\n", model->sections);
-    } else {
-        text =
-            dt_format("{\"model\":{\"name\":\"gpt2\",\"n_layer\":%ld,\"n_head\":%ld,\"n_embd\":%ld,\"n_positions\":%ld,"
-                      "\"vocab_size\":%d},\n"
-                      "\"data\":{\"train\":\"%s/train-*.bin\",\"sequence_length\":%ld},\n"
-                      "\"training\":{\"batch_size_per_gpu\":%ld,\"learning_rate\":1e-3,\"max_grad_norm\":1.0}}\n",
-                      s->layers, s->heads, s->channels, s->positions, VOCABULARY, folder, s->positions, s->batch);
-    }
-    int rc = dt_file_write(path, text, strlen(text), err);
-    if (rc == 0 && model == NULL) {
-        rc = write_shard(shard, err);
-    } else if (rc == 0) {
-        struct job job = {0};
-        rc = bench_job_open(&job, path, (const char *const[]){NULL}, folder, steps, most_ranks, err);
-        job_close(&job);
-    }
-    free(text);
-    free(shard);
-    free(path);
-    return rc;
-}
-
-/* Runs a command; its standard output goes to `out`, the rest nowhere. most_mib: the peak memory of
- * its largest process. */
-static bool run(char *const *argv, const char *out, double *most_mib)
-{
-    struct rusage used = {.ru_maxrss = 0};
-    posix_spawn_file_actions_t actions;
-    pid_t pid = -1;
-    int status = -1;
-    (void)posix_spawn_file_actions_init(&actions);
-    (void)posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    (void)posix_spawn_file_actions_addopen(&actions, 1, out, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    (void)posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
-    bool started = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ) == 0;
-    (void)posix_spawn_file_actions_destroy(&actions);
-    bool ended = started && wait4(pid, &status, 0, &used) == pid;
-    *most_mib = (double)used.ru_maxrss / 1024;
-    return ended && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
-/* Median of the values of a key in a JSON-lines file, the first `skip` left out; negative when
- * there are none. */
-static double median_of(const char *path, const char *key, int skip)
-{
-    double values[MAX_STEPS];
-    size_t count = 0;
-    struct dt_text text;
-    dt_text_init(&text);
-    char *mark = dt_format("\"%s\": ", key);
-    if (dt_file_read(path, 64 << 20, &text, NULL) == 0) {
-        for (const char *at = text.data; at != NULL && (at = strstr(at, mark)) != NULL && count < MAX_STEPS;) {
-            at += strlen(mark);
-            if (skip-- <= 0) {
-                values[count++] = strtod(at, NULL);
-            }
-        }
-    }
-    free(mark);
-    dt_text_clear(&text);
-    return count > 0 ? dt_bench_median(values, count) : -1;
-}
+enum { MAX_RUNS = 21, WARMUP = 3 };
 
 /* One case: what is run, by whom it is measured. */
 struct variant {
@@ -146,8 +49,8 @@ static struct figures run_ours(const struct variant *v)
     }
     (void)dt_file_remove_tree(out, NULL);
     struct figures f = {-1, 0};
-    if (run(argv, "/dev/null", &f.mib)) {
-        f.rate = median_of(metrics, v->model != NULL ? v->model->rate : "tokens_per_s", WARMUP);
+    if (bench_program(argv, "/dev/null", &f.mib)) {
+        f.rate = bench_median_of(metrics, v->model != NULL ? v->model->rate : "tokens_per_s", WARMUP);
         f.mib *= (double)v->ranks;
     }
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
@@ -175,7 +78,7 @@ static struct figures run_peer(const struct variant *v, bool compiled)
         return f;
     }
     char *out = dt_format("%s/peer.json", v->folder), *nproc = dt_format("--nproc-per-node=%ld", v->ranks),
-         *name = v->model != NULL ? dt_strdup(v->model->peer_size) : dt_format("%sv%d", v->size, VOCABULARY),
+         *name = v->model != NULL ? dt_strdup(v->model->peer_size) : dt_format("%sv%d", v->size, BENCH_VOCABULARY),
          *threads = dt_format("%ld", v->threads);
     char *argv[24];
     int n = 0;
@@ -200,8 +103,8 @@ static struct figures run_peer(const struct variant *v, bool compiled)
                           NULL};
     memcpy(argv + n, rest, sizeof rest);
     double largest_mib;
-    f.rate = run(argv, out, &largest_mib) ? median_of(out, "tok_s", 0) : -1;
-    f.mib = f.rate > 0 ? median_of(out, "rss_mb_sum", 0) : 0;
+    f.rate = bench_program(argv, out, &largest_mib) ? bench_median_of(out, "tok_s", 0) : -1;
+    f.mib = f.rate > 0 ? bench_median_of(out, "rss_mb_sum", 0) : 0;
     free(threads);
     free(name);
     free(nproc);
@@ -261,15 +164,15 @@ int bench_step(int argc, char **argv)
          repeats = dt_bench_number(argc, argv, "repeats", 3), threads = dt_bench_number(argc, argv, "threads", 1);
     const char *model_name = dt_bench_option(argc, argv, "model", "gpt2");
     const struct bench_job *model = bench_job_find(model_name);
-    struct shape s = {.positions = 256, .batch = 4};
+    struct bench_shape s = {.positions = 256, .batch = 4};
     if (sscanf(size, "L%ldC%ld", &s.layers, &s.channels) != 2 || s.layers < 1 || s.channels < 64 ||
         s.channels % 64 != 0 || ranks < 0 || ranks > 64 ||
         (dtype != NULL && strcmp(dtype, "fp32") != 0 && strcmp(dtype, "bf16") != 0) || steps <= WARMUP ||
-        steps > MAX_STEPS || repeats < 1 || repeats > MAX_RUNS) {
+        steps > BENCH_STEPS_MOST || repeats < 1 || repeats > MAX_RUNS) {
         (void)fprintf(stderr,
                       "bench step: --size L6C384 (channels: a multiple of 64)  --ranks 1..64  --dtype fp32|bf16  "
                       "--steps %d..%d  --repeats 1..%d\n",
-                      WARMUP + 1, MAX_STEPS, MAX_RUNS);
+                      WARMUP + 1, BENCH_STEPS_MOST, MAX_RUNS);
         return 2;
     }
     if (model == NULL && strcmp(model_name, "gpt2") != 0) {
@@ -289,7 +192,7 @@ int bench_step(int argc, char **argv)
     }
     struct dt_error err;
     char *dtrun = bench_find_dtrun();
-    int code = write_job(folder, &s, model, steps, ranks > 0 ? ranks : 2, &err) == 0 ? 0 : 1;
+    int code = bench_write_job(folder, &s, model, steps, ranks > 0 ? ranks : 2, &err) == 0 ? 0 : 1;
     if (code != 0) {
         (void)fprintf(stderr, "bench step: %s\n", err.text);
     }

@@ -29,7 +29,8 @@ struct dt_update_call {
         DT_UPDATE_SGD,
         DT_UPDATE_LION,
         DT_UPDATE_ADAGRAD,
-        DT_UPDATE_LAMB
+        DT_UPDATE_LAMB,
+        DT_UPDATE_MUON
     } kind;
     struct dt_update_args all;
     struct dt_update_slice slice;

@@ -94,12 +94,11 @@ template <typename T, int KIND> struct slanting_columns {
 
 template <typename T, int KIND>
 void backward_with_sums(const struct dt_cuda_launch *l, const slanting<T, KIND> &f,
-                        const struct dt_activation_backward_args *a, bool aligned)
+                        const struct dt_activation_backward_args *a, bool aligned, enum dt_dtype grads)
 {
     const int W = 16 / (int)sizeof(T);
     slanting_columns<T, KIND> from = {f, a->col_count};
     int64_t rows = a->count / a->col_count;
-    enum dt_dtype grads = sizeof(T) == 4 ? DT_F32 : a->grad_type;
     if (aligned && a->col_count % W == 0) {
         sum_columns<slanting_columns<T, KIND>, W>(l, from, a->dbias, NULL, rows, a->col_count, a->accumulate, grads);
     } else {
@@ -108,60 +107,40 @@ void backward_with_sums(const struct dt_cuda_launch *l, const slanting<T, KIND> 
 }
 
 template <typename T, int KIND>
-void backward(const struct dt_cuda_launch *l, const struct dt_activation_backward_args *a)
+void backward(const struct dt_cuda_launch *l, const struct dt_activation_backward_args *a, enum dt_dtype grads)
 {
     slanting<T, KIND> f = {(T *)a->dx, (const T *)a->dy, (const T *)a->x};
     bool aligned = aligned16(a->dx) && aligned16(a->dy) && aligned16(a->x);
     if (a->dbias != NULL) {
-        backward_with_sums<T, KIND>(l, f, a, aligned);
+        backward_with_sums<T, KIND>(l, f, a, aligned, grads);
     } else {
         launch_elements<16 / (int)sizeof(T), 2>(l, f, a->count, aligned);
     }
 }
 
-template <typename T> void forward_kind(const struct dt_cuda_launch *l, const struct dt_activation_args *a)
+template <typename T> void activation(const struct dt_cuda_launch *l, const struct dt_activation_args *a)
 {
     DT_FOR_KIND(a->kind, forward, T, l, a)
 }
 
-template <typename T> void backward_kind(const struct dt_cuda_launch *l, const struct dt_activation_backward_args *a)
+template <typename T>
+void activation_backward(const struct dt_cuda_launch *l, const struct dt_activation_backward_args *a,
+                         enum dt_dtype grads)
 {
-    DT_FOR_KIND(a->kind, backward, T, l, a)
+    DT_FOR_KIND(a->kind, backward, T, l, a, grads)
+}
+
+bool ragged(struct dt_stream *s, const struct dt_activation_backward_args *a)
+{
+    bool bad = a->dbias != NULL && (a->col_count < 1 || a->col_count > COLUMNS_MOST || a->count % a->col_count != 0);
+    if (bad) {
+        dt_stream_fail(s, DT_INVALID, "activation_backward: %lld elements in rows of %lld", (long long)a->count,
+                       (long long)a->col_count);
+    }
+    return bad;
 }
 
 } // namespace
 
-extern "C" void dt_cuda_activation(struct dt_stream *s, const struct dt_activation_args *a)
-{
-    struct dt_cuda_launch l;
-    if (!dt_cuda_begin(s, &l)) {
-        return;
-    }
-    if (a->type == DT_F32) {
-        forward_kind<float>(&l, a);
-    } else if (a->type == DT_BF16) {
-        forward_kind<bf16>(&l, a);
-    } else {
-        dt_stream_fail(s, DT_INTERNAL, "activation: type %s is not made", dt_dtype_name(a->type));
-    }
-    dt_cuda_end(s, "activation");
-}
-
-extern "C" void dt_cuda_activation_backward(struct dt_stream *s, const struct dt_activation_backward_args *a)
-{
-    struct dt_cuda_launch l;
-    if (!dt_cuda_begin(s, &l)) {
-        return;
-    }
-    if (a->dbias != NULL && (a->col_count < 1 || a->col_count > COLUMNS_MOST || a->count % a->col_count != 0)) {
-        dt_stream_fail(s, DT_INVALID, "activation_backward: %lld elements in rows of %lld", (long long)a->count,
-                       (long long)a->col_count);
-    } else if (a->type == DT_F32) {
-        backward_kind<float>(&l, a);
-    } else if (a->type == DT_BF16 && (a->dbias == NULL || a->grad_type == DT_F32 || a->grad_type == DT_BF16)) {
-        backward_kind<bf16>(&l, a);
-    } else {
-        dt_stream_fail(s, DT_INTERNAL, "activation_backward: type %s is not made", dt_dtype_name(a->type));
-    }
-    dt_cuda_end(s, "activation_backward");
-}
+DT_CUDA_ROW(activation, false)
+DT_CUDA_SUMS_ROW(activation_backward, a->dbias != NULL ? a->grad_type : DT_F32, ragged(s, a))

@@ -84,7 +84,7 @@ int64_t dt_cuda_attention_calls(enum dt_attention_by by, bool backward)
 static bool check(struct dt_stream *stream, const struct dt_attention_shape *shape)
 {
     const struct dt_attention_shape s = dt_attention_filled(shape);
-    if (s.type != DT_F32 && s.type != DT_BF16) {
+    if (s.type != DT_F32 && !dt_dtype_half(s.type)) {
         dt_stream_fail(stream, DT_INVALID, "attention: %s is not computed on the GPU", dt_dtype_name(s.type));
         return false;
     }

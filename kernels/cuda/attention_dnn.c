@@ -99,7 +99,7 @@ static int find_pack(const struct dt_dnn *api, struct attention_plan *p, void *c
 
 static struct dt_attention_graph graph_of(const struct attention_key *k, int64_t batch)
 {
-    return (struct dt_attention_graph){batch, k->positions, k->heads, k->kv_heads, k->head_size, k->causal};
+    return (struct dt_attention_graph){batch, k->positions, k->heads, k->kv_heads, k->head_size, k->causal, k->f16};
 }
 
 /* Sizes of backward's tensors whose memory we provide. They lie one after the other at the
@@ -412,6 +412,7 @@ static struct attention_key key_of(const struct dt_attention_shape *shape, enum 
                                   .room = DT_CUDA_WORK_BYTES,
                                   .causal = s.causal,
                                   .own = way != DT_ATTENTION_CUDNN && dt_cuda_attention_flash_can(shape),
+                                  .f16 = s.type == DT_F16,
                                   .scale = s.scale};
 }
 
@@ -439,9 +440,9 @@ bool attention_can(const struct dt_attention_shape *shape)
 {
     const struct dt_attention_shape s = dt_attention_filled(shape);
     int64_t row = (s.heads + 2 * s.kv_heads) * s.head_size;
-    return s.type == DT_BF16 && s.keys > 1 && s.head_size % 8 == 0 && s.head_size <= 128 && s.heads % s.kv_heads == 0 &&
-           dt_attention_is_simple(&s) && s.key_capacity == s.keys && s.q_stride == row && s.kv_stride == row &&
-           s.out_stride == s.heads * s.head_size;
+    return dt_dtype_half(s.type) && s.keys > 1 && s.head_size % 8 == 0 && s.head_size <= 128 &&
+           s.heads % s.kv_heads == 0 && dt_attention_is_simple(&s) && s.key_capacity == s.keys && s.q_stride == row &&
+           s.kv_stride == row && s.out_stride == s.heads * s.head_size;
 }
 
 static bool aligned(void *const *addresses)

@@ -7,7 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { SIZES = 10, FLAGS = 4 /* the last of them */ };
+enum { SIZES = 11, FLAGS = 5 /* the last of them */ };
 _Static_assert(sizeof(struct attention_key) == (SIZES + 1) * 8, "the key is compared whole");
 
 static void put_row(struct dt_text *out, const void *key, const void *value)
@@ -18,9 +18,9 @@ static void put_row(struct dt_text *out, const void *key, const void *value)
     memcpy(&scale, &k->scale, sizeof scale);
     dt_text_printf(out,
                    "%" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64
-                   " %" PRId64 " %" PRId64 " %" PRIx64,
+                   " %" PRId64 " %" PRId64 " %" PRId64 " %" PRIx64,
                    k->batch, k->positions, k->heads, k->kv_heads, k->head_size, k->room, k->causal, k->backward,
-                   k->sums, k->own, scale);
+                   k->sums, k->own, k->f16, scale);
     dt_text_printf(out, " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64, c->part, c->sums, c->config.engine,
                    c->config.knob_count);
     for (int i = 0; i < c->config.knob_count; i++) {
@@ -43,8 +43,8 @@ static bool take_row(char **at, void *key, void *value)
     struct attention_key *k = key;
     struct attention_choice *c = value;
     struct dt_dnn_config *f = &c->config;
-    int64_t *const sizes[SIZES] = {&k->batch, &k->positions, &k->heads,    &k->kv_heads, &k->head_size,
-                                   &k->room,  &k->causal,    &k->backward, &k->sums,     &k->own};
+    int64_t *const sizes[SIZES] = {&k->batch,  &k->positions, &k->heads, &k->kv_heads, &k->head_size, &k->room,
+                                   &k->causal, &k->backward,  &k->sums,  &k->own,      &k->f16};
     uint64_t bits = 0;
     for (int i = 0; i < SIZES; i++) {
         if (!take_one(at, i < SIZES - FLAGS ? INT64_MAX : 1, sizes[i])) {
@@ -67,7 +67,7 @@ static bool take_row(char **at, void *key, void *value)
 }
 
 const struct dt_plan_kind attention_plans = {.name = "attention",
-                                             .head = "dtrun attention plans 2\n",
+                                             .head = "dtrun attention plans 3\n",
                                              .key_bytes = sizeof(struct attention_key),
                                              .value_bytes = sizeof(struct attention_choice),
                                              .put = put_row,

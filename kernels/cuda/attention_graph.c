@@ -1,7 +1,7 @@
 /* The two graphs of attention, operation by operation. The library's engines recognise a graph by
  * the order of its operations, the types between them, and which tensors are in memory. A mask
  * comes before the row's maximum in the forward pass, and after the log-sum-exp is subtracted in
- * backward. A product reads bf16, besides q, k, v. The transposed matrix goes through a reshape.
+ * backward. A product reads 16 bits, as q, k and v have. The transposed matrix goes through a reshape.
  * Letters: B batch, H heads, KV key heads, T positions, D head size. */
 #include "kernels/cuda/attention_graph.h"
 
@@ -9,6 +9,11 @@ struct builder {
     struct dt_dnn_graph *g;
     const struct dt_attention_graph *s;
 };
+
+static enum dt_dnn_type half_of(const struct builder *b)
+{
+    return b->s->f16 ? DT_DNN_HALF : DT_DNN_BFLOAT16;
+}
 
 /* a tensor (B, heads, rows, cols), tight, that is not stored in memory */
 static void *passing(const struct builder *b, enum dt_dnn_type type, int64_t heads, int64_t rows, int64_t cols)
@@ -48,7 +53,7 @@ static void *heads_of(const struct builder *b, int64_t uid, int64_t heads, int64
 {
     int64_t t = b->s->positions, d = b->s->head_size;
     struct dt_dnn_shape shape = {
-        .uid = uid, .dims = {b->s->batch, heads, t, d}, .strides = {t * row, d, row, 1}, .type = DT_DNN_BFLOAT16};
+        .uid = uid, .dims = {b->s->batch, heads, t, d}, .strides = {t * row, d, row, 1}, .type = half_of(b)};
     if (turned) {
         shape.dims[2] = d;
         shape.dims[3] = t;
@@ -94,7 +99,7 @@ void dt_attention_forward_graph(struct dt_dnn_graph *g, const struct dt_attentio
     void *v = heads_of(&b, DT_ATTENTION_V, s->kv_heads, row, false);
     void *product = scores(&b, DT_DNN_FLOAT), *most = column(&b, 0), *less = scores(&b, DT_DNN_FLOAT),
          *weight = scores(&b, DT_DNN_FLOAT);
-    void *sum = column(&b, 0), *log = column(&b, 0), *p = scores(&b, DT_DNN_BFLOAT16);
+    void *sum = column(&b, 0), *log = column(&b, 0), *p = scores(&b, half_of(&b));
     dt_dnn_matmul(g, q, k, product);
     void *x = masked(&b, scaled(&b, product, number(&b, DT_ATTENTION_SCALE)));
     dt_dnn_reduce(g, DT_DNN_MAX, x, most);
@@ -107,13 +112,13 @@ void dt_attention_forward_graph(struct dt_dnn_graph *g, const struct dt_attentio
     dt_dnn_matmul(g, p, v, heads_of(&b, DT_ATTENTION_OUT, s->heads, s->heads * s->head_size, false));
 }
 
-/* x (B, H, T, T) as bf16, transposed in its last two dimensions */
+/* x (B, H, T, T) in 16 bits, transposed in its last two dimensions */
 static void *turned(const struct builder *b, void *x)
 {
     int64_t h = b->s->heads, t = b->s->positions;
     void *y = dt_dnn_tensor(b->g, &(struct dt_dnn_shape){.dims = {b->s->batch, h, t, t},
                                                          .strides = {h * t * t, t * t, 1, t},
-                                                         .type = DT_DNN_BFLOAT16});
+                                                         .type = half_of(b)});
     dt_dnn_reshape(b->g, x, y);
     return y;
 }
@@ -126,7 +131,7 @@ static void product_of_group(const struct builder *b, void *x, void *y, int64_t 
         dt_dnn_matmul(b->g, x, y, out);
         return;
     }
-    void *each = passing(b, DT_DNN_BFLOAT16, b->s->heads, b->s->positions, b->s->head_size);
+    void *each = passing(b, half_of(b), b->s->heads, b->s->positions, b->s->head_size);
     dt_dnn_matmul(b->g, x, y, each);
     dt_dnn_reduce(b->g, DT_DNN_SUM, each, out);
 }

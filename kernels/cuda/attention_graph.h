@@ -15,7 +15,7 @@ extern "C" {
  * same layout. */
 struct dt_attention_graph {
     int64_t batch, positions, heads, kv_heads, head_size;
-    bool causal;
+    bool causal, f16; /* f16: else BF16 */
 };
 
 /* Numbers of the tensors to which a pack of pointers refers. */

@@ -371,11 +371,7 @@ void dt_cuda_attention_plain(const struct dt_cuda_launch *l, const struct dt_att
 {
     forward_parts(a, [&](const struct dt_attention_args *part) {
         struct shape s = shape_of(&part->shape);
-        if (a->shape.type == DT_F32) {
-            forward_of<float>(l, part, s);
-        } else {
-            forward_of<dt_bf16>(l, part, s);
-        }
+        (void)for_type(a->shape.type, [&](auto t) { forward_of<typename decltype(t)::type>(l, part, s); });
     });
 }
 
@@ -383,10 +379,6 @@ void dt_cuda_attention_backward_plain(const struct dt_cuda_launch *l, const stru
 {
     backward_parts(a, [&](const struct dt_attention_backward_args *part) {
         struct shape s = shape_of(&part->shape);
-        if (a->shape.type == DT_F32) {
-            backward_of<float>(l, part, s);
-        } else {
-            backward_of<dt_bf16>(l, part, s);
-        }
+        (void)for_type(a->shape.type, [&](auto t) { backward_of<typename decltype(t)::type>(l, part, s); });
     });
 }

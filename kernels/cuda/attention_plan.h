@@ -15,8 +15,8 @@ enum { ATTENTION_PACKS = 512, ATTENTION_ALIGNMENT = 256 /* alignment of work mem
 struct attention_key {
     int64_t batch, positions, heads, kv_heads, head_size;
     int64_t room; /* bytes of work memory */
-    /* 0 or 1. sums: backward may add up in no order. own: kernels of our own may compute it, too. */
-    int64_t causal, backward, sums, own;
+    /* 0 or 1. sums: backward may add up in no order. own: kernels of our own may compute it, too. f16: else BF16. */
+    int64_t causal, backward, sums, own, f16;
     double scale;
 };
 

@@ -248,7 +248,8 @@ void gradients(const struct dt_cuda_launch *l, const struct dt_batch_norm_sums_a
               a->accumulate);
 }
 
-template <typename T> void batch_norm_sums(const struct dt_cuda_launch *l, const struct dt_batch_norm_sums_args *a)
+template <typename T>
+void batch_norm_sums(const struct dt_cuda_launch *l, const struct dt_batch_norm_sums_args *a, enum dt_dtype grads)
 {
     const int W = 16 / (int)sizeof(T);
     int64_t C = a->col_count;
@@ -260,11 +261,7 @@ template <typename T> void batch_norm_sums(const struct dt_cuda_launch *l, const
     } else {
         sum_columns<slopes<T>, 1>(l, from, sums, sums + C, a->row_count, C, false, DT_F32);
     }
-    if (sizeof(T) == sizeof(float) || a->grad_type == DT_F32) {
-        gradients<T, float>(l, a);
-    } else {
-        gradients<T, bf16>(l, a);
-    }
+    grads == DT_F32 ? gradients<T, float>(l, a) : gradients<T, T>(l, a);
 }
 
 template <typename T> struct slanting {
@@ -330,7 +327,8 @@ bool too_wide(struct dt_stream *s, const char *name, int64_t cols)
 
 DT_CUDA_ROW(batch_moments, a->row_count <= 0 || a->col_count <= 0 || too_wide(s, "batch_moments", a->col_count))
 DT_CUDA_ROW(batch_norm, a->row_count <= 0 || a->col_count <= 0 || too_wide(s, "batch_norm", a->col_count))
-DT_CUDA_ROW(batch_norm_sums, a->row_count <= 0 || a->col_count <= 0 || too_wide(s, "batch_norm_sums", a->col_count))
+DT_CUDA_SUMS_ROW(batch_norm_sums, a->grad_type,
+                 a->row_count <= 0 || a->col_count <= 0 || too_wide(s, "batch_norm_sums", a->col_count))
 DT_CUDA_ROW(batch_norm_backward,
             a->row_count <= 0 || a->col_count <= 0 || too_wide(s, "batch_norm_backward", a->col_count))
 

@@ -135,19 +135,17 @@ __global__ void __launch_bounds__(32 * FINISH_WARPS)
     }
 }
 
-/* Adds up `parts` partial sums of (outputs, cols) into out0 and, if given, out1, both of type F32
- * or BF16. */
+/* Adds up `parts` partial sums of (outputs, cols) into out0 and, if given, out1, both of this type:
+ * F32, BF16 or F16. */
 static inline void finish_columns(const struct dt_cuda_launch *l, void *out0, void *out1, const float *partial,
                                   int64_t cols, int parts, bool accumulate, enum dt_dtype type)
 {
     dim3 grid((unsigned)parts_of(cols, 32), out1 != NULL ? 2 : 1);
-    if (type == DT_BF16) {
-        DT_LAUNCH((column_finish<bf16>), grid, 32 * FINISH_WARPS, 0, (cudaStream_t)l->native, (bf16 *)out0,
-                  (bf16 *)out1, partial, cols, parts, accumulate);
-    } else {
-        DT_LAUNCH((column_finish<float>), grid, 32 * FINISH_WARPS, 0, (cudaStream_t)l->native, (float *)out0,
-                  (float *)out1, partial, cols, parts, accumulate);
-    }
+    (void)for_type(type, [&](auto t) {
+        typedef typename decltype(t)::type T;
+        DT_LAUNCH((column_finish<T>), grid, 32 * FINISH_WARPS, 0, (cudaStream_t)l->native, (T *)out0, (T *)out1,
+                  partial, cols, parts, accumulate);
+    });
 }
 
 /* Runs both kernels. There are at most COLUMN_BLOCKS blocks of partial sums, and one more row: with

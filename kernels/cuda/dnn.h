@@ -30,7 +30,7 @@ enum { /* cudnnStatus_t; the thousands are categories */
 };
 
 /* cudnnDataType_t */
-enum dt_dnn_type { DT_DNN_FLOAT = 0, DT_DNN_INT32 = 4, DT_DNN_BFLOAT16 = 9, DT_DNN_BOOLEAN = 11 };
+enum dt_dnn_type { DT_DNN_FLOAT = 0, DT_DNN_HALF = 2, DT_DNN_INT32 = 4, DT_DNN_BFLOAT16 = 9, DT_DNN_BOOLEAN = 11 };
 
 enum dt_dnn_descriptor { /* cudnnBackendDescriptorType_t */
                          DT_DNN_POINTWISE = 0,

@@ -88,18 +88,4 @@ template <typename T> void dropout(const struct dt_cuda_launch *l, const struct 
 
 } // namespace
 
-extern "C" void dt_cuda_dropout(struct dt_stream *s, const struct dt_dropout_args *a)
-{
-    struct dt_cuda_launch l;
-    if (a->row_count <= 0 || a->col_count <= 0 || !dt_cuda_begin(s, &l)) {
-        return;
-    }
-    if (a->type == DT_F32) {
-        dropout<float>(&l, a);
-    } else if (a->type == DT_BF16) {
-        dropout<bf16>(&l, a);
-    } else {
-        dt_stream_fail(s, DT_INTERNAL, "dropout: type %s is not made", dt_dtype_name(a->type));
-    }
-    dt_cuda_end(s, "dropout");
-}
+DT_CUDA_ROW(dropout, a->row_count <= 0 || a->col_count <= 0)

@@ -254,10 +254,21 @@ template <typename A, typename B> struct adding {
     }
 };
 
-template <typename A, typename B> void add(const struct dt_cuda_launch *l, const struct dt_add_args *a)
+template <typename A, typename B> void add_of(const struct dt_cuda_launch *l, const struct dt_add_args *a)
 {
     adding<A, B> f = {(A *)a->out, (const A *)a->a, (const B *)a->b};
     launch_elements<16 / (int)sizeof(A), 2>(l, f, a->count, aligned16(a->out) && aligned16(a->a) && aligned16(a->b));
+}
+
+template <typename T> void add(const struct dt_cuda_launch *l, const struct dt_add_args *a)
+{
+    if constexpr (sizeof(T) == 2) {
+        add_of<T, T>(l, a);
+    } else if (a->b_type == DT_F32) {
+        add_of<T, T>(l, a);
+    } else {
+        a->b_type == DT_F16 ? add_of<T, f16>(l, a) : add_of<T, bf16>(l, a);
+    }
 }
 
 } // namespace
@@ -322,36 +333,5 @@ extern "C" void dt_cuda_cast(struct dt_stream *s, const struct dt_cast_args *a)
     dt_cuda_end(s, "cast");
 }
 
-extern "C" void dt_cuda_scale(struct dt_stream *s, const struct dt_scale_args *a)
-{
-    struct dt_cuda_launch l;
-    if (!dt_cuda_begin(s, &l)) {
-        return;
-    }
-    if (a->type == DT_F32) {
-        scale<float>(&l, a);
-    } else if (a->type == DT_BF16) {
-        scale<bf16>(&l, a);
-    } else {
-        dt_stream_fail(s, DT_INTERNAL, "scale: type %s is not made", dt_dtype_name(a->type));
-    }
-    dt_cuda_end(s, "scale");
-}
-
-extern "C" void dt_cuda_add(struct dt_stream *s, const struct dt_add_args *a)
-{
-    struct dt_cuda_launch l;
-    if (!dt_cuda_begin(s, &l)) {
-        return;
-    }
-    if (a->type == DT_F32 && a->b_type == DT_BF16) {
-        add<float, bf16>(&l, a);
-    } else if (a->type == DT_F32) {
-        add<float, float>(&l, a);
-    } else if (a->type == DT_BF16) {
-        add<bf16, bf16>(&l, a);
-    } else {
-        dt_stream_fail(s, DT_INTERNAL, "add: type %s is not made", dt_dtype_name(a->type));
-    }
-    dt_cuda_end(s, "add");
-}
+DT_CUDA_ROW(scale, false)
+DT_CUDA_ROW(add, false)

@@ -143,7 +143,7 @@ template <typename T, int W> void launch_embed(const struct dt_cuda_launch *l, c
     }
 }
 
-template <typename T> void embed(const struct dt_cuda_launch *l, const struct dt_embedding_args *a)
+template <typename T> void embedding(const struct dt_cuda_launch *l, const struct dt_embedding_args *a)
 {
     lookup<T> e = {(T *)a->out,
                    (const T *)a->tokens,
@@ -174,7 +174,7 @@ template <typename T, typename G, int W> void launch_positions(const struct dt_c
 }
 
 template <typename T, typename G>
-void position_backward(const struct dt_cuda_launch *l, const struct dt_position_backward_args *a)
+void backward_of(const struct dt_cuda_launch *l, const struct dt_position_backward_args *a)
 {
     positions<T, G> e = {(G *)a->dpositions, (const T *)a->dy, a->row_count, a->position_count,
                          a->table_count,     a->col_count,     a->accumulate};
@@ -186,39 +186,13 @@ void position_backward(const struct dt_cuda_launch *l, const struct dt_position_
     }
 }
 
+template <typename T>
+void position_backward(const struct dt_cuda_launch *l, const struct dt_position_backward_args *a, enum dt_dtype sums)
+{
+    sums == DT_F32 ? backward_of<T, float>(l, a) : backward_of<T, T>(l, a);
+}
+
 } // namespace
 
-extern "C" void dt_cuda_embedding(struct dt_stream *s, const struct dt_embedding_args *a)
-{
-    struct dt_cuda_launch l;
-    if (a->row_count <= 0 || !dt_cuda_begin(s, &l)) {
-        return;
-    }
-    if (a->type == DT_F32) {
-        embed<float>(&l, a);
-    } else if (a->type == DT_BF16) {
-        embed<bf16>(&l, a);
-    } else {
-        dt_stream_fail(s, DT_INTERNAL, "embedding: type %s is not made", dt_dtype_name(a->type));
-    }
-    dt_cuda_end(s, "embedding");
-}
-
-extern "C" void dt_cuda_position_backward(struct dt_stream *s, const struct dt_position_backward_args *a)
-{
-    struct dt_cuda_launch l;
-    if (a->table_count <= 0 || !dt_cuda_begin(s, &l)) {
-        return;
-    }
-    if (a->type == DT_F32) {
-        position_backward<float, float>(&l, a);
-    } else if (a->type == DT_BF16 && a->grad_type == DT_F32) {
-        position_backward<bf16, float>(&l, a);
-    } else if (a->type == DT_BF16 && a->grad_type == DT_BF16) {
-        position_backward<bf16, bf16>(&l, a);
-    } else {
-        dt_stream_fail(s, DT_INTERNAL, "position_backward: types %s, %s are not made", dt_dtype_name(a->type),
-                       dt_dtype_name(a->grad_type));
-    }
-    dt_cuda_end(s, "position_backward");
-}
+DT_CUDA_ROW(embedding, a->row_count <= 0)
+DT_CUDA_SUMS_ROW(position_backward, a->grad_type, a->table_count <= 0)

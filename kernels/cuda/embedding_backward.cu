@@ -262,7 +262,7 @@ void sum_ids(const struct dt_cuda_launch *l, const struct dt_embedding_backward_
                               a->skips ? a->skipped_id : -1,
                               (float)(a->scale != 0 ? a->scale : 1)};
     G *out = (G *)a->dtokens + id * a->col_count;
-    enum dt_dtype type = sizeof(G) == 2 ? DT_BF16 : DT_F32;
+    enum dt_dtype type = sizeof(G) == 4 ? DT_F32 : a->type;
     if (aligned16(a->dy) && a->col_count % W == 0) {
         sum_columns<rows_of_ids<T, N>, W>(l, from, out, N == 2 ? out + a->col_count : NULL, a->row_count, a->col_count,
                                           a->accumulate, type);
@@ -326,23 +326,12 @@ template <typename T, typename G> void run(const struct dt_cuda_launch *l, const
     }
 }
 
+template <typename T>
+void embedding_backward(const struct dt_cuda_launch *l, const struct dt_embedding_backward_args *a, enum dt_dtype sums)
+{
+    sums == DT_F32 ? run<T, float>(l, a) : run<T, T>(l, a);
+}
+
 } // namespace
 
-extern "C" void dt_cuda_embedding_backward(struct dt_stream *s, const struct dt_embedding_backward_args *a)
-{
-    struct dt_cuda_launch l;
-    if (!dt_cuda_begin(s, &l)) {
-        return;
-    }
-    if (a->type == DT_F32) {
-        run<float, float>(&l, a);
-    } else if (a->type == DT_BF16 && a->grad_type == DT_F32) {
-        run<bf16, float>(&l, a);
-    } else if (a->type == DT_BF16 && a->grad_type == DT_BF16) {
-        run<bf16, bf16>(&l, a);
-    } else {
-        dt_stream_fail(s, DT_INTERNAL, "embedding_backward: types %s, %s are not made", dt_dtype_name(a->type),
-                       dt_dtype_name(a->grad_type));
-    }
-    dt_cuda_end(s, "embedding_backward");
-}
+DT_CUDA_SUMS_ROW(embedding_backward, a->grad_type, false)

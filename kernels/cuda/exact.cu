@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(256) exact_sum(struct dt_exact_sum_args a)
     w.flush(a.limbs);
 }
 
-template <typename T> void launch(const struct dt_cuda_launch *l, const struct dt_norm_sum_args *a)
+template <typename T> void norm_sum(const struct dt_cuda_launch *l, const struct dt_norm_sum_args *a)
 {
     unsigned grid = walkers(l, parts_of(a->count, 64 * 32 * TURNS), 5);
     DT_LAUNCH((square_sums<T>), grid, 256, 0, (cudaStream_t)l->native, a->limbs, (const T *)a->x, a->count);
@@ -250,21 +250,7 @@ template <typename T> void launch(const struct dt_cuda_launch *l, const struct d
 
 } // namespace
 
-extern "C" void dt_cuda_norm_sum(struct dt_stream *s, const struct dt_norm_sum_args *a)
-{
-    struct dt_cuda_launch l;
-    if (a->count <= 0 || !dt_cuda_begin(s, &l)) {
-        return;
-    }
-    if (a->type == DT_F32) {
-        launch<float>(&l, a);
-    } else if (a->type == DT_BF16) {
-        launch<bf16>(&l, a);
-    } else {
-        dt_stream_fail(s, DT_INTERNAL, "norm_sum: type %s is not made", dt_dtype_name(a->type));
-    }
-    dt_cuda_end(s, "norm_sum");
-}
+DT_CUDA_ROW(norm_sum, a->count <= 0)
 
 extern "C" void dt_cuda_norm_finish(struct dt_stream *s, const struct dt_norm_finish_args *a)
 {

@@ -147,46 +147,17 @@ template <typename T, int KIND> void backward(const struct dt_cuda_launch *l, co
     }
 }
 
-template <typename T> void forward_kind(const struct dt_cuda_launch *l, const struct dt_gate_args *a)
+template <typename T> void gate(const struct dt_cuda_launch *l, const struct dt_gate_args *a)
 {
     DT_FOR_KIND(a->kind, forward, T, l, a)
 }
 
-template <typename T> void backward_kind(const struct dt_cuda_launch *l, const struct dt_gate_backward_args *a)
+template <typename T> void gate_backward(const struct dt_cuda_launch *l, const struct dt_gate_backward_args *a)
 {
     DT_FOR_KIND(a->kind, backward, T, l, a)
 }
 
 } // namespace
 
-extern "C" void dt_cuda_gate(struct dt_stream *s, const struct dt_gate_args *a)
-{
-    struct dt_cuda_launch l;
-    if (!dt_cuda_begin(s, &l)) {
-        return;
-    }
-    if (a->type == DT_F32) {
-        forward_kind<float>(&l, a);
-    } else if (a->type == DT_BF16) {
-        forward_kind<bf16>(&l, a);
-    } else {
-        dt_stream_fail(s, DT_INTERNAL, "gate: type %s is not made", dt_dtype_name(a->type));
-    }
-    dt_cuda_end(s, "gate");
-}
-
-extern "C" void dt_cuda_gate_backward(struct dt_stream *s, const struct dt_gate_backward_args *a)
-{
-    struct dt_cuda_launch l;
-    if (!dt_cuda_begin(s, &l)) {
-        return;
-    }
-    if (a->type == DT_F32) {
-        backward_kind<float>(&l, a);
-    } else if (a->type == DT_BF16) {
-        backward_kind<bf16>(&l, a);
-    } else {
-        dt_stream_fail(s, DT_INTERNAL, "gate_backward: type %s is not made", dt_dtype_name(a->type));
-    }
-    dt_cuda_end(s, "gate_backward");
-}
+DT_CUDA_ROW(gate, false)
+DT_CUDA_ROW(gate_backward, false)

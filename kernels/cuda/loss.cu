@@ -369,7 +369,7 @@ template <typename T, int W> void launch_shape(const struct dt_cuda_launch *l, c
     }
 }
 
-template <typename T> void run(const struct dt_cuda_launch *l, const struct dt_cross_entropy_args *a)
+template <typename T> void cross_entropy(const struct dt_cuda_launch *l, const struct dt_cross_entropy_args *a)
 {
     double scale = a->scale != 0 ? a->scale : 1.0, cap = a->softcap > 0 ? a->softcap : 0;
     entropy<T> e = {(T *)a->logits,
@@ -437,7 +437,7 @@ template <typename T> __global__ void __launch_bounds__(LABEL_THREADS) label_los
     }
 }
 
-template <typename T> void run_labels(const struct dt_cuda_launch *l, const struct dt_label_loss_args *a)
+template <typename T> void label_loss(const struct dt_cuda_launch *l, const struct dt_label_loss_args *a)
 {
     labelled<T> m = {(T *)a->logits, a->labels,     a->row_loss, a->row_count,
                      a->col_count,   a->grad_scale, a->kind,     a->with_grad};
@@ -467,48 +467,27 @@ template <typename T> cudaError_t open_type(int shared_bytes)
     return rc == cudaSuccess ? open_one<T, W, WIDE_REGS, WIDE_THREADS>(shared_bytes) : rc;
 }
 
+bool too_wide(struct dt_stream *s, const struct dt_cross_entropy_args *a)
+{
+    bool wide = a->col_count > COLS_MOST || a->ld > COLS_MOST;
+    if (wide) {
+        dt_stream_fail(s, DT_INVALID, "cross_entropy: %lld columns: a device takes %d", (long long)a->col_count,
+                       (int)COLS_MOST);
+    }
+    return wide;
+}
+
 } // namespace
 
 extern "C" int dt_cuda_kernels_open(int shared_bytes, struct dt_error *err)
 {
     cudaError_t rc = open_type<float>(shared_bytes);
     rc = rc == cudaSuccess ? open_type<bf16>(shared_bytes) : rc;
+    rc = rc == cudaSuccess ? open_type<f16>(shared_bytes) : rc;
     return rc == cudaSuccess ? 0
                              : dt_fail(err, DT_INTERNAL, "device cuda: %d bytes of shared memory: %s", shared_bytes,
                                        cudaGetErrorString(rc));
 }
 
-extern "C" void dt_cuda_cross_entropy(struct dt_stream *s, const struct dt_cross_entropy_args *a)
-{
-    struct dt_cuda_launch l;
-    if (a->row_count <= 0 || !dt_cuda_begin(s, &l)) {
-        return;
-    }
-    if (a->col_count > COLS_MOST || a->ld > COLS_MOST) {
-        dt_stream_fail(s, DT_INVALID, "cross_entropy: %lld columns: a device takes %d", (long long)a->col_count,
-                       (int)COLS_MOST);
-    } else if (a->type == DT_F32) {
-        run<float>(&l, a);
-    } else if (a->type == DT_BF16) {
-        run<bf16>(&l, a);
-    } else {
-        dt_stream_fail(s, DT_INTERNAL, "cross_entropy: type %s is not made", dt_dtype_name(a->type));
-    }
-    dt_cuda_end(s, "cross_entropy");
-}
-
-extern "C" void dt_cuda_label_loss(struct dt_stream *s, const struct dt_label_loss_args *a)
-{
-    struct dt_cuda_launch l;
-    if (a->row_count <= 0 || !dt_cuda_begin(s, &l)) {
-        return;
-    }
-    if (a->type == DT_F32) {
-        run_labels<float>(&l, a);
-    } else if (a->type == DT_BF16) {
-        run_labels<bf16>(&l, a);
-    } else {
-        dt_stream_fail(s, DT_INTERNAL, "label_loss: type %s is not made", dt_dtype_name(a->type));
-    }
-    dt_cuda_end(s, "label_loss");
-}
+DT_CUDA_ROW(cross_entropy, a->row_count <= 0 || too_wide(s, a))
+DT_CUDA_ROW(label_loss, a->row_count <= 0)

@@ -65,7 +65,7 @@ struct dt_matmul_key dt_matmul_key_of(const struct dt_matmul_args *a, bool tf32)
 {
     struct dt_matmul_key key;
     memset(&key, 0, sizeof key); /* keys are compared and hashed as bytes */
-    enum dt_dtype c_type = a->type == DT_BF16 ? a->c_type : a->type;
+    enum dt_dtype c_type = dt_dtype_half(a->type) ? a->c_type : a->type;
     key.m = a->m;
     key.n = a->n;
     key.k = a->k;
@@ -250,7 +250,7 @@ void dt_cuda_matmul(struct dt_stream *s, const struct dt_matmul_args *a)
     if (a->m <= 0 || a->n <= 0 || !dt_cuda_begin(s, &l)) {
         return;
     }
-    if (a->type != DT_F32 && a->type != DT_BF16) {
+    if (a->type != DT_F32 && !dt_dtype_half(a->type)) {
         dt_stream_fail(s, DT_INVALID, "matmul: %s is not computed on the GPU", dt_dtype_name(a->type));
         return;
     }

@@ -73,12 +73,12 @@ struct dt_matmul_algo {
 /* tf32: as struct dt_device_options */
 struct dt_matmul_key dt_matmul_key_of(const struct dt_matmul_args *a, bool tf32);
 
-/* matmul_plain.cu: any shape and layout; c (m, n) in F32 or BF16. */
+/* matmul_plain.cu: any shape and layout; c (m, n) in F32 or in the type of a and b. */
 void dt_cuda_matmul_plain(const struct dt_cuda_launch *l, const struct dt_matmul_args *a);
 /* matmul.c: device.c calls it when a device is closed: frees its plans. */
 void dt_cuda_matmul_close(struct dt_device *d);
 
-/* matmul_random.cu: random values in (-1, 1), F32 or BF16, for measuring: products of zeros take
+/* matmul_random.cu: random values in (-1, 1), F32, BF16 or F16, for measuring: products of zeros take
  * less power, and so less time */
 void dt_cuda_random(const struct dt_cuda_launch *l, void *x, int64_t count, enum dt_dtype type);
 /* matmul_tune.c */

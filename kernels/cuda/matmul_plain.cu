@@ -90,12 +90,9 @@ void dt_cuda_matmul_plain(const struct dt_cuda_launch *l, const struct dt_matmul
         part.c = (char *)a->c + (size_t)(row * key.ldc) * c_size;
         struct product p = {part.m,          a->n,         a->k, key.lda, key.ldb, key.ldc, a->a_transposed,
                             a->b_transposed, a->accumulate};
-        if (a->type == DT_F32) {
-            launch<float, float>(l, &part, p);
-        } else if (key.c_type == DT_F32) {
-            launch<dt_bf16, float>(l, &part, p);
-        } else {
-            launch<dt_bf16, dt_bf16>(l, &part, p);
-        }
+        (void)for_type(a->type, [&](auto t) {
+            typedef typename decltype(t)::type T;
+            key.c_type == DT_F32 ? launch<T, float>(l, &part, p) : launch<T, T>(l, &part, p);
+        });
     }
 }

@@ -12,7 +12,7 @@
 
 static cudaDataType type_of(uint8_t type)
 {
-    return type == DT_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    return type == DT_BF16 ? CUDA_R_16BF : type == DT_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
 static bool set(const struct matmul_cache *c, cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t what,
@@ -165,8 +165,8 @@ void matmul_plan_free(const struct matmul_cache *c, struct matmul_plan *p)
 bool matmul_epilogue_fits(const struct dt_matmul_args *a)
 {
     uintptr_t vectors = (uintptr_t)a->bias | (uintptr_t)a->aux | (uintptr_t)a->bias_gradient;
-    if (a->type != DT_BF16 || (a->accumulate && a->epilogue != DT_EPILOGUE_GELU_BACKWARD) || a->m <= 0 || a->n <= 0 ||
-        vectors % DT_MATMUL_ALIGNMENT_LEAST != 0) {
+    if (!dt_dtype_half(a->type) || (a->accumulate && a->epilogue != DT_EPILOGUE_GELU_BACKWARD) || a->m <= 0 ||
+        a->n <= 0 || vectors % DT_MATMUL_ALIGNMENT_LEAST != 0) {
         return false;
     }
     switch (a->epilogue) {
@@ -184,7 +184,7 @@ bool matmul_epilogue_fits(const struct dt_matmul_args *a)
 
 bool matmul_fits(const struct matmul_cache *c, const struct dt_matmul_key *k)
 {
-    if (k->epilogue == DT_MATMUL_BIAS && k->type == DT_BF16 &&
+    if (k->epilogue == DT_MATMUL_BIAS && dt_dtype_half((enum dt_dtype)k->type) &&
         k->c_type == DT_F32) { /* the bias would have to be F32, too (cuBLAS, cublasLtMatmul's
                                 * table of types) */
         return false;

@@ -22,9 +22,10 @@ template <typename T> __global__ void __launch_bounds__(256) random_values(T *x,
 extern "C" void dt_cuda_random(const struct dt_cuda_launch *l, void *x, int64_t count, enum dt_dtype type)
 {
     unsigned grid = walkers(l, parts_of(count, 256), 16);
-    if (count > 0 && type == DT_BF16) {
-        DT_LAUNCH((random_values<bf16>), grid, 256, 0, (cudaStream_t)l->native, (bf16 *)x, count);
-    } else if (count > 0) {
-        DT_LAUNCH((random_values<float>), grid, 256, 0, (cudaStream_t)l->native, (float *)x, count);
+    if (count > 0) {
+        (void)for_type(type, [&](auto t) {
+            typedef typename decltype(t)::type T;
+            DT_LAUNCH((random_values<T>), grid, 256, 0, (cudaStream_t)l->native, (T *)x, count);
+        });
     }
 }

@@ -293,37 +293,5 @@ template <typename T> void rmsnorm(const struct dt_cuda_launch *l, const struct 
 
 } // namespace
 
-extern "C" void dt_cuda_layernorm(struct dt_stream *s, const struct dt_layernorm_args *a)
-{
-    struct dt_cuda_launch l;
-    if (a->row_count <= 0 || !dt_cuda_begin(s, &l)) {
-        return;
-    }
-    if (a->type == DT_F32) {
-        layernorm<float>(&l, a);
-    } else if (a->type == DT_BF16) {
-        layernorm<bf16>(&l, a);
-    } else {
-        dt_stream_fail(s, DT_INTERNAL, "layernorm: type %s is not made", dt_dtype_name(a->type));
-    }
-    dt_cuda_end(s, "layernorm");
-}
-
-extern "C" void dt_cuda_rmsnorm(struct dt_stream *s, const struct dt_rmsnorm_args *a)
-{
-    struct dt_cuda_launch l;
-    if (a->row_count <= 0 || !dt_cuda_begin(s, &l)) {
-        return;
-    }
-    if (!norm_rows_fit(s, "rmsnorm", a->heads, a->row_count)) {
-        return;
-    }
-    if (a->type == DT_F32) {
-        rmsnorm<float>(&l, a);
-    } else if (a->type == DT_BF16) {
-        rmsnorm<bf16>(&l, a);
-    } else {
-        dt_stream_fail(s, DT_INTERNAL, "rmsnorm: type %s is not made", dt_dtype_name(a->type));
-    }
-    dt_cuda_end(s, "rmsnorm");
-}
+DT_CUDA_ROW(layernorm, a->row_count <= 0)
+DT_CUDA_ROW(rmsnorm, a->row_count <= 0 || !norm_rows_fit(s, "rmsnorm", a->heads, a->row_count))

@@ -368,7 +368,7 @@ void launch_norm(const struct dt_cuda_launch *l, const backward<T> &n, const gra
 }
 
 template <typename T>
-void layernorm(const struct dt_cuda_launch *l, const struct dt_layernorm_backward_args *a, enum dt_dtype type)
+void layernorm_backward(const struct dt_cuda_launch *l, const struct dt_layernorm_backward_args *a, enum dt_dtype type)
 {
     backward<T> n = {(T *)a->dx,
                      NULL,
@@ -389,7 +389,7 @@ void layernorm(const struct dt_cuda_launch *l, const struct dt_layernorm_backwar
 }
 
 template <typename T>
-void rmsnorm(const struct dt_cuda_launch *l, const struct dt_rmsnorm_backward_args *a, enum dt_dtype type)
+void rmsnorm_backward(const struct dt_cuda_launch *l, const struct dt_rmsnorm_backward_args *a, enum dt_dtype type)
 {
     backward<T> n = {(T *)a->dx,
                      NULL,
@@ -409,45 +409,18 @@ void rmsnorm(const struct dt_cuda_launch *l, const struct dt_rmsnorm_backward_ar
     launch_norm<T, false>(l, n, g);
 }
 
-/* Fails the stream unless there are kernels for the call. */
-bool check(struct dt_stream *s, const char *kernel, int64_t cols, enum dt_dtype type, enum dt_dtype grad_type)
+bool too_wide(struct dt_stream *s, const char *kernel, int64_t cols)
 {
     if (cols > COLUMNS_MOST) {
         dt_stream_fail(s, DT_INVALID, "%s: %lld columns: a device takes %d", kernel, (long long)cols,
                        (int)COLUMNS_MOST);
-        return false;
     }
-    if (type == DT_F32 || (type == DT_BF16 && (grad_type == DT_F32 || grad_type == DT_BF16))) {
-        return true;
-    }
-    dt_stream_fail(s, DT_INTERNAL, "%s: types %s, %s are not made", kernel, dt_dtype_name(type),
-                   dt_dtype_name(grad_type));
-    return false;
+    return cols > COLUMNS_MOST;
 }
 
 } // namespace
 
-extern "C" void dt_cuda_layernorm_backward(struct dt_stream *s, const struct dt_layernorm_backward_args *a)
-{
-    struct dt_cuda_launch l;
-    if (!dt_cuda_begin(s, &l)) {
-        return;
-    }
-    if (check(s, "layernorm_backward", a->col_count, a->type, a->grad_type)) {
-        a->type == DT_F32 ? layernorm<float>(&l, a, DT_F32) : layernorm<bf16>(&l, a, a->grad_type);
-    }
-    dt_cuda_end(s, "layernorm_backward");
-}
-
-extern "C" void dt_cuda_rmsnorm_backward(struct dt_stream *s, const struct dt_rmsnorm_backward_args *a)
-{
-    struct dt_cuda_launch l;
-    if (!dt_cuda_begin(s, &l)) {
-        return;
-    }
-    if (norm_rows_fit(s, "rmsnorm_backward", a->heads, a->row_count) &&
-        check(s, "rmsnorm_backward", a->col_count, a->type, a->grad_type)) {
-        a->type == DT_F32 ? rmsnorm<float>(&l, a, DT_F32) : rmsnorm<bf16>(&l, a, a->grad_type);
-    }
-    dt_cuda_end(s, "rmsnorm_backward");
-}
+DT_CUDA_SUMS_ROW(layernorm_backward, a->grad_type, too_wide(s, "layernorm_backward", a->col_count))
+DT_CUDA_SUMS_ROW(rmsnorm_backward, a->grad_type,
+                 too_wide(s, "rmsnorm_backward", a->col_count) ||
+                     !norm_rows_fit(s, "rmsnorm_backward", a->heads, a->row_count))

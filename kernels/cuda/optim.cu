@@ -1,5 +1,5 @@
 /* Optimizers over slices: one pass over weights, state and gradient, with the clip factor read from
- * device memory and the BF16 copy written alongside. The operations are those of the CPU, one by
+ * device memory and the 16-bit copy written alongside. The operations are those of the CPU, one by
  * one, so the weights have its bits, and so has state that is rounded stochastically. */
 #include "kernels/cuda/vector.cuh"
 #include "kernels/stochastic.h"
@@ -16,8 +16,9 @@ DT_FN float stochastic(float x, uint32_t random)
 
 /* Rules: an element's step from w and g, with its state. decay: of the weights, in the rule's own
  * way. */
-struct adamw {
-    enum { STATES = 2, DIRECTION = 0 }; /* DIRECTION: what step gives goes to the gradient, and w stays */
+/* N: 3 with amsgrad, otherwise 2. */
+template <int N> struct adamw {
+    enum { STATES = N, DIRECTION = 0 }; /* DIRECTION: what step gives goes to the gradient, and w stays */
     float beta1, beta2, rate, correction2, eps;
     static float decay_of(const struct dt_update_args *a, double weight_decay)
     {
@@ -27,7 +28,12 @@ struct adamw {
     {
         state[0] = fmaf(state[0] - g, beta1, g); /* beta1 m + (1 - beta1) g */
         state[1] = fmaf(state[1], beta2, g * g * (1.0F - beta2));
-        return state[0] / fmaf(sqrtf(state[1]), correction2, eps);
+        float second = state[1];
+        if (N > 2) {
+            state[2] = state[1] > state[2] ? state[1] : state[2];
+            second = state[2];
+        }
+        return state[0] / fmaf(sqrtf(second), correction2, eps);
     }
     DT_METHOD float step(float w, float g, float *state, float decay)
     {
@@ -35,16 +41,17 @@ struct adamw {
     }
 };
 
-void set(adamw *r, const struct dt_update_args *a)
+template <int N> void set(adamw<N> *r, const struct dt_update_args *a)
 {
     const struct dt_update_numbers *x = &a->numbers;
     double step = (double)a->step;
-    *r = {(float)x->beta1, (float)x->beta2, (float)(-a->lr / (1.0 - pow(x->beta1, step))),
-          (float)(1.0 / sqrt(1.0 - pow(x->beta2, step))), (float)x->eps};
+    bool corrected = x->uncorrected == 0;
+    *r = {(float)x->beta1, (float)x->beta2, (float)(-a->lr / (corrected ? 1.0 - pow(x->beta1, step) : 1.0)),
+          corrected ? (float)(1.0 / sqrt(1.0 - pow(x->beta2, step))) : 1.0F, (float)x->eps};
 }
 
 /* AdamW's moments of a gradient that the decay was added to. */
-struct adam : adamw {
+template <int N> struct adam : adamw<N> {
     static float decay_of(const struct dt_update_args *a, double weight_decay)
     {
         (void)a;
@@ -52,17 +59,17 @@ struct adam : adamw {
     }
     DT_METHOD float step(float w, float g, float *state, float decay)
     {
-        return fmaf(direction(fmaf(w, decay, g), state), rate, w);
+        return fmaf(this->direction(fmaf(w, decay, g), state), this->rate, w);
     }
 };
 
-void set(adam *r, const struct dt_update_args *a)
+template <int N> void set(adam<N> *r, const struct dt_update_args *a)
 {
-    set(static_cast<adamw *>(r), a);
+    set(static_cast<adamw<N> *>(r), a);
 }
 
 /* AdamW's direction, with a share of the weight. */
-struct lamb : adam {
+struct lamb : adam<2> {
     enum { DIRECTION = 1 };
     DT_METHOD float step(float w, float g, float *state, float decay)
     {
@@ -72,8 +79,8 @@ struct lamb : adam {
 
 void set(lamb *r, const struct dt_update_args *a)
 {
-    set(static_cast<adamw *>(r), a);
-    r->rate = (float)(1.0 / (1.0 - pow(a->numbers.beta1, (double)a->step)));
+    set(static_cast<adamw<2> *>(r), a);
+    r->rate = a->numbers.uncorrected != 0 ? 1.0F : (float)(1.0 / (1.0 - pow(a->numbers.beta1, (double)a->step)));
 }
 
 /* N: 1 with momentum, 0 without. */
@@ -123,6 +130,29 @@ void set(lion *r, const struct dt_update_args *a)
     *r = {(float)a->numbers.beta1, (float)a->numbers.beta2, (float)-a->lr};
 }
 
+struct muon {
+    enum { STATES = 1, DIRECTION = 1 };
+    float momentum;
+    bool nesterov;
+    static float decay_of(const struct dt_update_args *a, double weight_decay)
+    {
+        (void)a;
+        return (float)weight_decay;
+    }
+    DT_METHOD float step(float w, float g, float *state, float decay)
+    {
+        (void)w;
+        (void)decay;
+        state[0] = fmaf(state[0] - g, momentum, g); /* momentum m + (1 - momentum) g */
+        return nesterov ? fmaf(state[0] - g, momentum, g) : state[0];
+    }
+};
+
+void set(muon *r, const struct dt_update_args *a)
+{
+    *r = {(float)a->numbers.momentum, a->numbers.nesterov};
+}
+
 struct adagrad {
     enum { STATES = 1, DIRECTION = 0 };
     /* begin: the sum before the first step; below 0: the state has it */
@@ -147,12 +177,22 @@ void set(adagrad *r, const struct dt_update_args *a)
           (float)x->eps};
 }
 
-/* R: the rule; G: type of the gradient; S: of the state. */
+/* Values of 16 bits, all of a call BF16 or all F16. */
+template <int W> DT_FN void from_half(float (&x)[W], const pack<uint16_t, W> &p, bool is_f16)
+{
+    is_f16 ? unpack<f16, W>(x, p.c) : unpack<bf16, W>(x, p.c);
+}
+template <int W> DT_FN void to_half(pack<uint16_t, W> &p, const float (&x)[W], bool is_f16)
+{
+    is_f16 ? pack_up<f16, W>(p.c, x) : pack_up<bf16, W>(p.c, x);
+}
+
+/* R: the rule; G: type of the gradient, float or uint16_t for 16 bits; S: of the state. */
 template <typename R, typename G, typename S> struct update {
     enum { STATES = R::STATES, HELD = STATES > 0 ? STATES : 1, HALF = STATES > 0 && sizeof(S) < sizeof(float) };
-    float *w;
+    void *w; /* F32 or, without masters, 16 bits */
     S *state[HELD];
-    bf16 *copy;
+    uint16_t *copy;
     const G *grad;
     const double *clip;
     const int32_t *skip;
@@ -160,9 +200,10 @@ template <typename R, typename G, typename S> struct update {
     R rule;
     float decay;
     float factor, limit;
+    bool low, is_f16; /* the weights have 16 bits; 16 bits are F16 */
     uint32_t counter; /* of the first element, where state is rounded stochastically */
     template <int W> struct held {
-        pack<float, W> w;
+        pack<float, W> w; /* or, in its first half, 16 bits */
         pack<S, W> state[HELD];
         pack<G, W> g;
     };
@@ -179,17 +220,40 @@ template <typename R, typename G, typename S> struct update {
         for (int s = 0; s < STATES; s++) {
             h.state[s].load(state[s] + i);
         }
-        h.w.load(w + i);
+        if (low) {
+            pack<uint16_t, W> half;
+            half.load((uint16_t *)w + i);
+            h.w.clear();
+            memcpy(&h.w, &half, sizeof half);
+        } else {
+            h.w.load((float *)w + i);
+        }
+    }
+    template <int W> DT_METHOD void put_low(uint16_t *to, const float (&x)[W]) const
+    {
+        pack<uint16_t, W> p;
+        to_half<W>(p, x, is_f16);
+        p.store(to);
     }
     template <int W> DT_METHOD void finish(held<W> &h, int64_t i)
     {
         float g[W], si[HELD][W], wi[W];
-        h.g.get(g);
+        if constexpr (sizeof(G) == 2) {
+            from_half<W>(g, h.g, is_f16);
+        } else {
+            h.g.get(g);
+        }
 #pragma unroll
         for (int s = 0; s < STATES; s++) {
             h.state[s].get(si[s]);
         }
-        h.w.get(wi);
+        if (low) {
+            pack<uint16_t, W> half;
+            memcpy(&half, &h.w, sizeof half);
+            from_half<W>(wi, half, is_f16);
+        } else {
+            h.w.get(wi);
+        }
 #pragma unroll
         for (int k = 0; k < W; k++) {
             float own[HELD];
@@ -206,7 +270,10 @@ template <typename R, typename G, typename S> struct update {
             }
 #pragma unroll
             for (int s = 0; s < STATES; s++) {
-                si[s][k] = HALF ? stochastic(own[s], random >> 16 * s & 0xffff) : own[s];
+                if (HALF && s == 2) {
+                    DT_SCRAMBLE(random);
+                }
+                si[s][k] = HALF ? stochastic(own[s], random >> 16 * (s % 2) & 0xffff) : own[s];
             }
         }
 #pragma unroll
@@ -215,16 +282,22 @@ template <typename R, typename G, typename S> struct update {
             h.state[s].store(state[s] + i);
         }
         if (R::DIRECTION) {
-            h.g.set(wi);
-            h.g.store((G *)grad + i);
+            if constexpr (sizeof(G) == 2) {
+                put_low<W>((uint16_t *)grad + i, wi);
+            } else {
+                h.g.set(wi);
+                h.g.store((G *)grad + i);
+            }
             return;
         }
-        h.w.set(wi);
-        h.w.store(w + i);
+        if (low) {
+            put_low<W>((uint16_t *)w + i, wi);
+        } else {
+            h.w.set(wi);
+            h.w.store((float *)w + i);
+        }
         if (copy != NULL) {
-            pack<bf16, W> c;
-            c.set(wi);
-            c.store(copy + i);
+            put_low<W>(copy + i, wi);
         }
     }
 };
@@ -234,11 +307,13 @@ update<R, G, S> update_of(const struct dt_update_args *a, const struct dt_update
 {
     update<R, G, S> f;
     memset((void *)&f, 0, sizeof f);
-    f.w = (float *)x->w;
+    f.w = x->w;
     for (int s = 0; s < f.STATES; s++) {
         f.state[s] = (S *)x->state[s];
     }
-    f.copy = (bf16 *)x->w_low;
+    f.copy = (uint16_t *)x->w_low;
+    f.low = dt_dtype_half(a->type);
+    f.is_f16 = (f.low ? a->type : dt_dtype_half(a->grad_type) ? a->grad_type : a->low_type) == DT_F16;
     f.grad = (const G *)x->grad;
     f.clip = a->clip;
     f.skip = a->skip;
@@ -282,7 +357,7 @@ template <typename F> struct run {
     uint32_t first_tile;
 };
 template <typename F> struct runs {
-    enum { RUNS = 40, HALF = F::HALF, CUTS = HALF ? 466 : 476 };
+    enum { RUNS = F::STATES > 2 ? 32 : 40, HALF = F::HALF, CUTS = HALF ? 466 : 476 };
     run<F> all[RUNS];
     uint32_t counters[HALF ? RUNS : 1]; /* of the runs' first elements */
     uint32_t ends[CUTS];                /* of the slices, in groups of four elements from their
@@ -292,9 +367,9 @@ template <typename F> struct runs {
     uint32_t tile_count;
     float decay[2];
 };
-static_assert(sizeof(runs<update<adamw, float, float>>) + sizeof(update<adamw, float, float>) <= 4096,
-              "arguments of a kernel");
-static_assert(sizeof(runs<update<adamw, float, bf16>>) + sizeof(update<adamw, float, bf16>) <= 4096,
+template <typename F> constexpr bool fits = sizeof(runs<F>) + sizeof(F) <= 4096;
+static_assert(fits<update<adamw<2>, float, float>> && fits<update<adamw<3>, float, float>> &&
+                  fits<update<adamw<2>, float, bf16>> && fits<update<adamw<3>, float, bf16>>,
               "arguments of a kernel");
 
 /* The last of `all` whose first_tile is not beyond `tile`. */
@@ -380,7 +455,8 @@ template <typename F> void put_runs(const struct dt_cuda_launch *l, const F &f, 
 template <typename F> bool follows_in(const runs<F> *r, const F &f, int64_t before)
 {
     const run<F> *last = &r->all[r->run_count - 1];
-    bool follows = last->tail == 0 && f.w == last->w + before && f.grad == last->grad + before &&
+    bool follows = last->tail == 0 && (char *)f.w == (char *)last->w + before * (f.low ? 2 : 4) &&
+                   f.grad == last->grad + before &&
                    (f.copy == NULL ? last->copy == NULL : f.copy == last->copy + before) &&
                    (!f.HALF || f.counter == r->counters[r->run_count - 1] + (uint32_t)before);
     for (int s = 0; s < F::STATES; s++) {
@@ -452,36 +528,47 @@ void run_all(const struct dt_cuda_launch *l, const struct dt_update_args *a)
     put_runs(l, same, &r);
 }
 
+/* No mixture of BF16 and F16 in weights, copies and gradients. */
+bool types_fit(const struct dt_update_args *a)
+{
+    bool low = dt_dtype_half(a->type), half = dt_dtype_half(a->grad_type);
+    return (a->type == DT_F32 || low) && (a->grad_type == DT_F32 || half) &&
+           (!low || !half || a->grad_type == a->type) && (a->state_type == DT_F32 || a->state_type == DT_BF16);
+}
+
 template <typename R> void run_rule(struct dt_stream *s, const struct dt_update_args *a, const char *what)
 {
     struct dt_cuda_launch l;
     if (a->slice_count <= 0 || !dt_cuda_begin(s, &l)) {
         return;
     }
-    bool made = a->type == DT_F32 && (a->grad_type == DT_F32 || a->grad_type == DT_BF16) &&
-                (a->state_type == DT_F32 || a->state_type == DT_BF16);
-    bool half = a->grad_type == DT_BF16, half_state = a->state_type == DT_BF16 && R::STATES > 0;
-    if (!made) {
+    bool half = a->grad_type != DT_F32, half_state = a->state_type == DT_BF16 && R::STATES > 0;
+    if (!types_fit(a)) {
         dt_stream_fail(s, DT_INTERNAL, "%s: types %s, %s, %s are not made", what, dt_dtype_name(a->type),
                        dt_dtype_name(a->grad_type), dt_dtype_name(a->state_type));
     } else if (half_state) {
-        half ? run_all<R, bf16, bf16>(&l, a) : run_all<R, float, bf16>(&l, a);
+        half ? run_all<R, uint16_t, bf16>(&l, a) : run_all<R, float, bf16>(&l, a);
     } else {
-        half ? run_all<R, bf16, float>(&l, a) : run_all<R, float, float>(&l, a);
+        half ? run_all<R, uint16_t, float>(&l, a) : run_all<R, float, float>(&l, a);
     }
     dt_cuda_end(s, what);
+}
+
+bool third_state(const struct dt_update_args *a)
+{
+    return a->slice_count > 0 && a->slices[0].state[2] != NULL;
 }
 
 } // namespace
 
 extern "C" void dt_cuda_adamw_many(struct dt_stream *s, const struct dt_update_args *a)
 {
-    run_rule<adamw>(s, a, "adamw");
+    third_state(a) ? run_rule<adamw<3>>(s, a, "adamw") : run_rule<adamw<2>>(s, a, "adamw");
 }
 
 extern "C" void dt_cuda_adam_many(struct dt_stream *s, const struct dt_update_args *a)
 {
-    run_rule<adam>(s, a, "adam");
+    third_state(a) ? run_rule<adam<3>>(s, a, "adam") : run_rule<adam<2>>(s, a, "adam");
 }
 
 extern "C" void dt_cuda_sgd_many(struct dt_stream *s, const struct dt_update_args *a)
@@ -506,4 +593,9 @@ extern "C" void dt_cuda_adagrad_many(struct dt_stream *s, const struct dt_update
 extern "C" void dt_cuda_lamb_many(struct dt_stream *s, const struct dt_update_args *a)
 {
     run_rule<lamb>(s, a, "lamb");
+}
+
+extern "C" void dt_cuda_muon_many(struct dt_stream *s, const struct dt_update_args *a)
+{
+    run_rule<muon>(s, a, "muon");
 }

@@ -76,7 +76,7 @@ template <typename T, typename N> void launch(const struct dt_cuda_launch *l, co
     launch_elements<W, 1>(l, f, a->row_count * a->heads * half, aligned);
 }
 
-template <typename T> void turn(const struct dt_cuda_launch *l, const struct dt_rope_args *a)
+template <typename T> void rope(const struct dt_cuda_launch *l, const struct dt_rope_args *a)
 {
     int64_t most = a->row_count * a->heads * (a->width / 2);
     if ((most | a->position_count) >> 32 == 0) {
@@ -88,18 +88,4 @@ template <typename T> void turn(const struct dt_cuda_launch *l, const struct dt_
 
 } // namespace
 
-extern "C" void dt_cuda_rope(struct dt_stream *s, const struct dt_rope_args *a)
-{
-    struct dt_cuda_launch l;
-    if (!dt_cuda_begin(s, &l)) {
-        return;
-    }
-    if (a->type == DT_F32) {
-        turn<float>(&l, a);
-    } else if (a->type == DT_BF16) {
-        turn<bf16>(&l, a);
-    } else {
-        dt_stream_fail(s, DT_INTERNAL, "rope: type %s is not made", dt_dtype_name(a->type));
-    }
-    dt_cuda_end(s, "rope");
-}
+DT_CUDA_ROW(rope, false)

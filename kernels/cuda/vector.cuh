@@ -434,7 +434,39 @@ static void launch_elements(const struct dt_cuda_launch *l, const F &f, int64_t 
     }
 }
 
-/* The row of a kernel: calls name<T>(launch, a), T as the type says. empty: nothing is to be done. */
+/* ---- types of calls ---- */
+
+template <typename T> struct of_type {
+    typedef T type;
+};
+
+/* Calls f(of_type<T>()), T as the type says. False for a type that kernels do not take. */
+template <typename F> static bool for_type(enum dt_dtype type, const F &f)
+{
+    switch (type) {
+    case DT_F32:
+        f(of_type<float>());
+        return true;
+    case DT_BF16:
+        f(of_type<bf16>());
+        return true;
+    case DT_F16:
+        f(of_type<f16>());
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* True if calls of this type may keep their sums, which are gradients of weights, in `sums`. Calls of type
+ * F32 do not read `sums`. */
+static inline bool sums_fit(enum dt_dtype type, enum dt_dtype sums)
+{
+    return type == DT_F32 || sums == DT_F32 || sums == type;
+}
+
+/* The row of a kernel: calls name<T>(launch, a), T as the type says. empty: nothing is to be done, or the
+ * stream has failed. */
 #define DT_CUDA_ROW(name, empty)                                                                                       \
     extern "C" void dt_cuda_##name(struct dt_stream *s, const struct dt_##name##_args *a)                              \
     {                                                                                                                  \
@@ -442,12 +474,25 @@ static void launch_elements(const struct dt_cuda_launch *l, const F &f, int64_t 
         if ((empty) || !dt_cuda_begin(s, &l)) {                                                                        \
             return;                                                                                                    \
         }                                                                                                              \
-        if (a->type == DT_F32) {                                                                                       \
-            name<float>(&l, a);                                                                                        \
-        } else if (a->type == DT_BF16) {                                                                               \
-            name<bf16>(&l, a);                                                                                         \
-        } else {                                                                                                       \
+        if (!for_type(a->type, [&](auto t) { name<typename decltype(t)::type>(&l, a); })) {                            \
             dt_stream_fail(s, DT_INTERNAL, #name ": type %s is not made", dt_dtype_name(a->type));                     \
+        }                                                                                                              \
+        dt_cuda_end(s, #name);                                                                                         \
+    }
+
+/* The same of a kernel whose call keeps sums in a type of its own: calls name<T>(launch, a, type of the sums). */
+#define DT_CUDA_SUMS_ROW(name, sums, empty)                                                                            \
+    extern "C" void dt_cuda_##name(struct dt_stream *s, const struct dt_##name##_args *a)                              \
+    {                                                                                                                  \
+        struct dt_cuda_launch l;                                                                                       \
+        if ((empty) || !dt_cuda_begin(s, &l)) {                                                                        \
+            return;                                                                                                    \
+        }                                                                                                              \
+        enum dt_dtype kept = a->type == DT_F32 ? DT_F32 : (sums);                                                      \
+        if (!sums_fit(a->type, kept) ||                                                                                \
+            !for_type(a->type, [&](auto t) { name<typename decltype(t)::type>(&l, a, kept); })) {                      \
+            dt_stream_fail(s, DT_INTERNAL, #name ": types %s, %s are not made", dt_dtype_name(a->type),                \
+                           dt_dtype_name(kept));                                                                       \
         }                                                                                                              \
         dt_cuda_end(s, #name);                                                                                         \
     }

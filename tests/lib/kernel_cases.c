@@ -576,15 +576,15 @@ static void after_optimizer(const struct case_run *r)
     }
 }
 
-/* elements, slices, kind, BF16 states, units of seven slices. Kind 0: slices of at least 64
+/* elements, slices, kind, 1 for BF16 states and 2 for weights without masters; units of seven slices. Kind 0: slices of at least 64
  * elements without gaps, with changing decay, as in a model's units; 1: with gaps of 64 elements;
  * 2: odd lengths; 3: three decays. */
-enum { MANY_SLICES = 640 };
+enum { MANY_SLICES = 640, HALF_STATES = 1, NO_MASTERS = 2 };
 
 static void case_make_many(const int64_t *n)
 {
-    make_of(STAT, 0, n[0], 1, 0); /* w */
-    make_moments(n[0], n[3] != 0);
+    make_of(n[3] & NO_MASTERS ? FLOWS : STAT, 0, n[0], 1, 0); /* w */
+    make_moments(n[0], n[3] & HALF_STATES);
     make_of(GRAD, 3, n[0], 1, 0); /* grad */
     make_of(LOW, 6, n[0], 1, 0);  /* w in BF16 */
 }
@@ -618,29 +618,34 @@ static void run_many(const struct case_run *r, update_fn *update, int states, in
 {
     struct dt_update_slice each[MANY_SLICES];
     const int64_t *n = r->n;
-    enum dt_dtype real = real_of(r), grad = r->type == DT_F64 ? DT_F64 : r->grad, moment = moment_of(r, n[3] != 0);
+    bool masters = !(n[3] & NO_MASTERS);
+    enum dt_dtype real = masters ? real_of(r) : r->type, grad = r->type == DT_F64 ? DT_F64 : r->grad,
+                  moment = moment_of(r, n[3] & HALF_STATES);
     int64_t part = n[0] / n[1] / 64 * 64, first = 0, unit_first = 0;
     for (int64_t i = 0; i < n[1]; i++) {
         int64_t end =
             i + 1 == n[1] ? n[0] : first + part + (i % 5 - 2) * (part >= 256 ? 64 : 0) - (n[2] == 2 ? i % 7 : 0);
         unit_first = i % 7 == 0 ? first : unit_first;
-        each[i] = (struct dt_update_slice){.w = element(r, 0, first, real),
-                                           .w_low = r->type == DT_F64 ? NULL : element(r, 6, first, DT_BF16),
-                                           .grad = element(r, 3, first, grad),
-                                           .count = end - first - (n[2] == 1 ? 64 : 0),
-                                           .weight_decay = i % 2 == 0                ? 0
-                                                           : n[2] == 3 && i % 3 == 0 ? 10
-                                                                                     : 30,
-                                           .unit = i / 7,
-                                           .first = first - unit_first};
+        each[i] =
+            (struct dt_update_slice){.w = element(r, 0, first, real),
+                                     .w_low = r->type == DT_F64 || !masters ? NULL : element(r, 6, first, DT_BF16),
+                                     .grad = element(r, 3, first, grad),
+                                     .count = end - first - (n[2] == 1 ? 64 : 0),
+                                     .weight_decay = i % 2 == 0                ? 0
+                                                     : n[2] == 3 && i % 3 == 0 ? 10
+                                                                               : 30,
+                                     .unit = i / 7,
+                                     .first = first - unit_first};
         for (int k = 0; k < states; k++) {
-            each[i].state[k] = element(r, 1 + k, first, moment);
+            each[i].state[k] = element(r, k < 2 ? 1 + k : 4, first, moment);
         }
         first = end;
     }
-    struct dt_update_args a = update_args(r, each, n[1], step, n[3] != 0);
+    struct dt_update_args a = update_args(r, each, n[1], step, n[3] & HALF_STATES);
+    a.type = real;
     a.numbers.nesterov = nesterov;
     a.numbers.beta1 = update == r->k->lion_many ? 0.99 : a.numbers.beta1;
+    a.numbers.uncorrected = states == 3 && n[4] != 0;
     update(r->s, &a);
     a.skip = &side(r)->skips; /* changes nothing */
     update(r->s, &a);
@@ -655,6 +660,18 @@ static void run_adamw_many(const struct case_run *r)
 static void run_adam_many(const struct case_run *r)
 {
     run_many(r, r->k->adam_many, 2, 3, false);
+}
+
+/* A third state, which is above the second one or below it; number 4 of n: Adam, uncorrected. */
+static void case_make_amsgrad(const int64_t *n)
+{
+    case_make_many(n);
+    make_of(n[3] != 0 ? COPY : STAT, 4, n[0], 0.1, 0.11);
+}
+
+static void run_amsgrad(const struct case_run *r)
+{
+    run_many(r, r->n[4] != 0 ? r->k->adam_many : r->k->adamw_many, 3, 3, false);
 }
 
 static void run_sgd_many(const struct case_run *r)
@@ -678,8 +695,16 @@ static void run_lamb_many(const struct case_run *r)
     run_many(r, r->k->lamb_many, 2, 3, false);
 }
 
+static void run_muon_many(const struct case_run *r)
+{
+    run_many(r, r->k->muon_many, 1, 3, r->n[4] != 0);
+}
+
 static void after_many(const struct case_run *r)
 {
+    if (r->n[3] & NO_MASTERS) {
+        return;
+    }
     for (int64_t i = 0; i < r->n[0] && r->type == DT_F64 && r->n[2] != 1; i++) {
         case_buf[6].d[i] = case_buf[0].d[i];
     }
@@ -1030,6 +1055,13 @@ const struct kernel_case kernel_cases[] = {
       {9001, 20, 2, 1},
       {20000, 40, 3, 1},
       {131, 2, 0, 1}}},
+    {"adamw_many without masters",
+     case_make_many,
+     run_adamw_many,
+     after_many,
+     2e-6,
+     ULP,
+     {{64, 1, 0, 2}, {9000, 5, 0, 3}, {40000, 600, 0, 2}, {10000, 60, 1, 3}, {9001, 20, 2, 2}, {20000, 40, 3, 3}}},
     {"adam_many",
      case_make_many,
      run_adam_many,
@@ -1076,5 +1108,24 @@ const struct kernel_case kernel_cases[] = {
      1e-5,
      ULP,
      {{64, 1, 0, 0}, {9000, 5, 0, 1}, {40000, 600, 0, 0}, {10000, 60, 1, 1}, {9001, 20, 2, 0}, {20000, 40, 3, 1}}},
+    {"amsgrad",
+     case_make_amsgrad,
+     run_amsgrad,
+     after_many,
+     1e-5,
+     ULP,
+     {{64, 1, 0, 0, 0},
+      {9000, 5, 0, 1, 1},
+      {40000, 600, 0, 0, 1},
+      {10000, 60, 1, 1, 0},
+      {9001, 20, 2, 0, 0},
+      {20000, 40, 3, 1, 0}}},
+    {"muon_many",
+     case_make_many,
+     run_muon_many,
+     NULL,
+     1e-5,
+     ULP,
+     {{64, 1, 0, 0, 0}, {9000, 5, 0, 1, 1}, {40000, 600, 0, 0, 1}, {10000, 60, 1, 1, 0}, {9001, 20, 2, 0, 1}}},
 };
 const size_t kernel_case_count = sizeof kernel_cases / sizeof kernel_cases[0];

@@ -13,14 +13,7 @@
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 
-enum {
-    CASE_BUFFERS = 10,
-    CASE_SHAPE = 6,
-    CASE_SHAPES = 31,
-    CASE_MODES = 5,
-    CASE_GPU_MODES = 3 /* without F16 */,
-    CASE_ROWS = 8192
-};
+enum { CASE_BUFFERS = 10, CASE_SHAPE = 6, CASE_SHAPES = 31, CASE_MODES = 5, CASE_ROWS = 8192 };
 
 /* The role of an element decides its type: values in the flow have the run's type, gradient sums
  * have the grad type, statistics and masters are F32, an optimizer's state may be BF16 (COPY), and

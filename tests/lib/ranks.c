@@ -92,6 +92,7 @@ void ranks_job(struct job *job)
                                           .loss_normalization = LOSS_GLOBAL_TOKENS,
                                           .device = "cpu",
                                           .collective_timeout_s = 60,
+                                          .divide_by_initial_world_size = true,
                                           .threads = 1};
     job->optimizer = (struct job_optimizer){
         .name = "adamw", .row = optimizer_find("adamw"), .numbers = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}};
@@ -103,6 +104,10 @@ void ranks_job(struct job *job)
                                                  .growth_factor = 2,
                                                  .backoff_factor = 0.5,
                                                  .growth_interval = 2000};
+    job->ddp.first_bucket_mb = 1;
+    job->power_sgd =
+        (struct job_power_sgd){.matrix_approximation_rank = 1, .min_compression_rate = 2, .warm_start = true};
+    job->local_sgd.period = 1;
     job->recompute = (struct job_recompute){.every_n_layers = 1, .level = RECOMPUTE_BLOCK};
     job->checkpointing =
         (struct job_checkpointing){.keep_last_n = 3,
@@ -110,6 +115,15 @@ void ranks_job(struct job *job)
                                    .checkpoint_dir = dt_arena_printf(&job->arena, "%s/run/checkpoints", folder)};
     job->export = (struct job_export){.dtype = "float32", .max_shard_size = "5GB"};
     job->logging.log_every_n_steps = 1;
+}
+
+void ranks_muon(struct job *job)
+{
+    job->optimizer = (struct job_optimizer){
+        .name = "muon",
+        .row = optimizer_find("muon"),
+        .numbers = {.momentum = 0.95, .nesterov = true, .ns_steps = 5, .eps = 1e-7, .adjust = MUON_MATCH_RMS_ADAMW},
+        .rest = job->optimizer.numbers};
 }
 
 struct shared {
@@ -269,10 +283,12 @@ static void at_end(struct rank *self, struct trainer *t)
             type = trained ? s->precision.masters : s->precision.compute;
         }
         char *w = host_copy(t, part, owned_count, type);
-        int states = trained ? optimizer_group_of(o, x)->states : 0;
+        struct span span = {0};
+        bool here = tensor_span(x, owned, owned_count, &span);
+        int states = trained && here ? optimizer_group_of(o, x)->states : 0;
         char *state[DT_STATES_MAX] = {NULL};
         for (int k = 0; k < states; k++) {
-            state[k] = host_copy(t, optimizer_state(o, k, x->unit, 0), owned_count, s->precision.states);
+            state[k] = host_copy(t, optimizer_state(o, k, x->unit, span.at), span.count, s->precision.states);
         }
         for (int64_t e = 0; e < x->numel; e++) {
             int64_t at = x->offset + e;
@@ -281,7 +297,7 @@ static void at_end(struct rank *self, struct trainer *t)
                 out->weights[before + e] = (float)out->exact[before + e];
                 for (int k = 0; k < states; k++) {
                     double value;
-                    widen(&value, state[k], at - owned, s->precision.states);
+                    widen(&value, state[k], at - owned - span.at, s->precision.states);
                     out->moments[DT_STATES_MAX * (before + e) + k] = (float)value;
                 }
             }
@@ -376,7 +392,7 @@ void ranks_train(const struct job *job, int size, const struct ranks_options *o,
     pthread_mutex_destroy(&shared.lock);
     if (out->weights) {
         out->hash = XXH3_64bits(out->weights, (size_t)out->weight_count * sizeof *out->weights);
-        out->moments_hash = XXH3_64bits(out->moments, 2 * (size_t)out->weight_count * sizeof *out->moments);
+        out->moments_hash = XXH3_64bits(out->moments, DT_STATES_MAX * (size_t)out->weight_count * sizeof *out->moments);
     }
 }
 

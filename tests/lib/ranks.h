@@ -65,6 +65,8 @@ int ranks_setup(void **state);
 /* The GPT-2 section of the job. */
 struct gpt2 *ranks_model(struct job *job);
 void ranks_job(struct job *job);
+/* The job's optimizer becomes Muon, with AdamW of the same numbers for the rest. */
+void ranks_muon(struct job *job);
 /* Trains with `size` threads. */
 void ranks_train(const struct job *job, int size, const struct ranks_options *o, struct ranks_outcome *out);
 void ranks_clear(struct ranks_outcome *out);

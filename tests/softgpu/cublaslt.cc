@@ -15,6 +15,7 @@
 
 #include <cublasLt.h>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
 #include <math.h>
@@ -65,7 +66,7 @@ size_t size_of(cudaDataType type)
 
 bool is_type(cudaDataType type)
 {
-    return type == CUDA_R_32F || type == CUDA_R_16BF;
+    return type == CUDA_R_32F || type == CUDA_R_16BF || type == CUDA_R_16F;
 }
 
 float get(const void *p, cudaDataType type, int64_t i)
@@ -73,13 +74,15 @@ float get(const void *p, cudaDataType type, int64_t i)
     if (type == CUDA_R_32F) {
         return ((const float *)p)[i];
     }
-    return __bfloat162float(((const __nv_bfloat16 *)p)[i]);
+    return type == CUDA_R_16F ? __half2float(((const __half *)p)[i]) : __bfloat162float(((const __nv_bfloat16 *)p)[i]);
 }
 
 void put(void *p, cudaDataType type, int64_t i, float x)
 {
     if (type == CUDA_R_32F) {
         ((float *)p)[i] = x;
+    } else if (type == CUDA_R_16F) {
+        ((__half *)p)[i] = __float2half(x);
     } else {
         ((__nv_bfloat16 *)p)[i] = __float2bfloat16(x);
     }

@@ -28,6 +28,16 @@
 namespace
 {
 
+bool is_half(const softgpu_dnn_tensor *t)
+{
+    return t->type == DT_DNN_BFLOAT16 || t->type == DT_DNN_HALF;
+}
+
+bool is_real(const softgpu_dnn_tensor *t)
+{
+    return t->type == DT_DNN_FLOAT || is_half(t);
+}
+
 enum {
     BAD = DT_DNN_BAD_PARAM,
     NOT_FINALIZED = 2004,
@@ -155,8 +165,7 @@ bool set_tensor(descriptor *d, int name, int kind, int64_t count, const void *va
     case DT_DNN_TENSOR_DATA_TYPE:
         d->set |= 2;
         return take(&t->type, kind, DT_DNN_TYPE_DATA_TYPE, count, values) &&
-               (t->type == DT_DNN_FLOAT || t->type == DT_DNN_BFLOAT16 || t->type == DT_DNN_INT32 ||
-                t->type == DT_DNN_BOOLEAN);
+               (is_real(t) || t->type == DT_DNN_INT32 || t->type == DT_DNN_BOOLEAN);
     case DT_DNN_TENSOR_BYTE_ALIGNMENT:
         d->set |= 4;
         return take(&t->alignment, kind, DT_DNN_TYPE_INT64, count, values) && t->alignment > 0 &&
@@ -421,11 +430,6 @@ bool same_or_one(const softgpu_dnn_tensor *x, const softgpu_dnn_tensor *y)
     return true;
 }
 
-bool is_real(const softgpu_dnn_tensor *t)
-{
-    return t->type == DT_DNN_FLOAT || t->type == DT_DNN_BFLOAT16;
-}
-
 bool fits_pointwise(const descriptor *d)
 {
     const parts *p = &d->op;
@@ -462,7 +466,7 @@ bool fits_matmul(const descriptor *d)
     const softgpu_dnn_tensor *a = &p->in[0]->tensor, *b = &p->in[1]->tensor, *c = &p->out->tensor;
     return a->dims[0] == c->dims[0] && b->dims[0] == c->dims[0] && a->dims[1] == c->dims[1] &&
            c->dims[1] % b->dims[1] == 0 && a->dims[2] == c->dims[2] && b->dims[3] == c->dims[3] &&
-           a->dims[3] == b->dims[2] && is_real(a) && b->type == DT_DNN_BFLOAT16 && is_real(c);
+           a->dims[3] == b->dims[2] && is_real(a) && is_half(b) && (!is_half(a) || a->type == b->type) && is_real(c);
 }
 
 bool fits_reduction(const descriptor *d)
@@ -504,12 +508,12 @@ bool fits_tensor(const descriptor *d)
 }
 
 /* The operation by which a backward pass writes dq, from transposed keys, in that type; or null. */
-const softgpu_dnn_op *dq_of(const softgpu_dnn_graph *g, int type)
+const softgpu_dnn_op *dq_of(const softgpu_dnn_graph *g, bool half)
 {
     for (int i = 0; i < g->op_count; i++) {
         const softgpu_dnn_tensor *b = &g->tensors[g->ops[i].inputs[1] >= 0 ? g->ops[i].inputs[1] : 0],
                                  *y = &g->tensors[g->ops[i].output];
-        if (g->ops[i].kind == SOFTGPU_DNN_MATMUL && b->nowhere && !y->nowhere && y->type == type) {
+        if (g->ops[i].kind == SOFTGPU_DNN_MATMUL && b->nowhere && !y->nowhere && is_half(y) == half) {
             return &g->ops[i];
         }
     }
@@ -523,7 +527,7 @@ size_t work_of(const softgpu_dnn_graph *g)
     int each = 0;
     (void)sscanf(wish(), "work %d", &each);
     size_t bytes = 256 + ((size_t)each << 20) * (size_t)g->tensors[0].dims[0];
-    const softgpu_dnn_op *dq = dq_of(g, DT_DNN_BFLOAT16);
+    const softgpu_dnn_op *dq = dq_of(g, true);
     if (dq != nullptr) {
         const softgpu_dnn_tensor *y = &g->tensors[dq->output];
         size_t t = (size_t)(y->dims[2] + 63) / 64 * 64;
@@ -536,7 +540,7 @@ size_t work_of(const softgpu_dnn_graph *g)
 int slow_us(const descriptor *plan)
 {
     static const char *const all[] = {"SOFTGPU_CUDNN_FAST", "SOFTGPU_CUDNN_PART", "SOFTGPU_CUDNN_SUMS"};
-    bool sums = dq_of(plan->graph, DT_DNN_FLOAT) != nullptr, backward = sums || dq_of(plan->graph, DT_DNN_BFLOAT16);
+    bool sums = dq_of(plan->graph, false) != nullptr, backward = sums || dq_of(plan->graph, true);
     int numbers[] = {plan->engine, (int)plan->graph->tensors[0].dims[0], sums}, us = 0;
     for (int i = 0; i < (backward ? 3 : 2); i++) {
         if (getenv(all[i]) != nullptr) {

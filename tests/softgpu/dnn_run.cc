@@ -3,6 +3,7 @@
 #include "tests/softgpu/dnn_run.h"
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,7 @@ int64_t count_of(const tensor *t)
 double rounded(double x, int type)
 {
     return type == DT_DNN_BFLOAT16 ? (double)__bfloat162float(__float2bfloat16((float)x))
+           : type == DT_DNN_HALF   ? (double)__half2float(__float2half((float)x))
            : type == DT_DNN_FLOAT  ? (double)(float)x
                                    : x;
 }
@@ -58,6 +60,7 @@ void load(double *to, const tensor *t, const void *from)
     each(t->dims, [&](int64_t a, int64_t b, int64_t c, int64_t d) {
         int64_t at = a * t->strides[0] + b * t->strides[1] + c * t->strides[2] + d * t->strides[3];
         to[i++] = t->type == DT_DNN_BFLOAT16 ? (double)__bfloat162float(((const __nv_bfloat16 *)from)[at])
+                  : t->type == DT_DNN_HALF   ? (double)__half2float(((const __half *)from)[at])
                                              : (double)((const float *)from)[at];
     });
 }
@@ -69,6 +72,8 @@ void store(void *to, const tensor *t, const double *from)
         int64_t at = a * t->strides[0] + b * t->strides[1] + c * t->strides[2] + d * t->strides[3];
         if (t->type == DT_DNN_BFLOAT16) {
             ((__nv_bfloat16 *)to)[at] = __float2bfloat16((float)from[i++]);
+        } else if (t->type == DT_DNN_HALF) {
+            ((__half *)to)[at] = __float2half((float)from[i++]);
         } else {
             ((float *)to)[at] = (float)from[i++];
         }

@@ -29,13 +29,21 @@ struct checkpoint_reader {
 };
 enum { CHECKPOINT_PIECE = 1 << 20 }; /* most elements of a piece */
 
+/* Purposes of communication hooks: of PowerSGD, the first elements of a matrix that is no larger than the
+ * tensor; and, with the rank's number behind it, the error of a rank. Not every tensor has them. */
+#define CHECKPOINT_COMM_Q "comm_q"
+#define CHECKPOINT_COMM_ERROR "comm_error_"
+
 /* One rank's part: elements [first, first + count) of the logical tensor `name`, for one
  * purpose. */
 struct checkpoint_slice {
     /* name of the tensor; in the file the purpose is its prefix: "weight/", "exp_avg/" */
     const char *name;
-    const char *purpose; /* "weight", or the name of an optimizer's state (optimizers.h) */
-    enum role role;      /* frozen tensors and buffers have only a "weight" */
+    /* "weight", the name of an optimizer's state (optimizers.h), or what a communication hook keeps */
+    const char *purpose;
+    enum role role; /* frozen tensors and buffers have only a "weight" */
+    /* the states of a tensor, "exp_avg,exp_avg_sq", where they are not the same of all; or null. For "weight" */
+    const char *states;
     int dims;
     int64_t shape[4], numel; /* of the whole tensor */
     int64_t first, count;
@@ -145,6 +153,8 @@ int checkpoint_verify_part(struct checkpoint *c, int part, int parts, struct dt_
 /* Calls tell(context) after each block (1 MiB) that was compared with its checksum. The caller can
  * show progress while much is read. */
 void checkpoint_progress(struct checkpoint *c, void (*tell)(void *context), void *context);
+/* Is there one slice of exactly the first `count` elements of the tensor for that purpose? */
+bool checkpoint_has(const struct checkpoint *c, const char *purpose, const char *name, int64_t count);
 /* One hash (32 hex digits) over the logical weights, sorted by name: names, shapes, dtypes, values.
  * It is the same for every world size and strategy. */
 int checkpoint_hash(struct checkpoint *c, char out[33], struct dt_error *err);

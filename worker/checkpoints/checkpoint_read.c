@@ -195,6 +195,13 @@ int checkpoint_read(struct checkpoint *c, const char *purpose, const char *name,
     return 0;
 }
 
+bool checkpoint_has(const struct checkpoint *c, const char *purpose, const char *name, int64_t count)
+{
+    const struct manifest *m = &c->manifest;
+    int tensor = manifest_find(m, name), i = tensor >= 0 ? manifest_slice_at(m, purpose, tensor, 0) : -1;
+    return i >= 0 && manifest_slice_is(m, i, purpose, tensor) && m->slices[i].first == 0 && m->slices[i].count == count;
+}
+
 int checkpoint_tensor_count(const struct checkpoint *c)
 {
     return c->manifest.tensor_count;

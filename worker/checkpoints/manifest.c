@@ -54,6 +54,8 @@ void manifest_entry(struct dt_text *out, const char *file_name, int64_t size_byt
         dt_text_json(out, s->name, strlen(s->name));
         if (s->role != ROLE_TRAINED) {
             dt_text_printf(out, ",\"role\":\"%s\"", s->role == ROLE_FROZEN ? "frozen" : "buffer");
+        } else if (s->states != NULL) {
+            dt_text_printf(out, ",\"states\":\"%s\"", s->states);
         }
         dt_text_puts(out, ",\"shape\":[");
         for (int d = 0; d < s->dims; d++) {
@@ -406,6 +408,20 @@ static int find_tensor(struct manifest *m, struct names *names, const char *name
     return m->tensor_count - 1;
 }
 
+/* What a communication hook keeps: of few tensors, and some of it by each rank. */
+static const char *comm_purpose(const char *purpose, struct dt_arena *arena)
+{
+    long long rank = -1;
+    bool error = strncmp(purpose, CHECKPOINT_COMM_ERROR, strlen(CHECKPOINT_COMM_ERROR)) == 0 &&
+                 dt_parse_int64(purpose + strlen(CHECKPOINT_COMM_ERROR), &rank) && rank >= 0;
+    return error || strcmp(purpose, CHECKPOINT_COMM_Q) == 0 ? dt_arena_strdup(arena, purpose) : NULL;
+}
+
+static bool is_comm(const struct manifest_slice *s)
+{
+    return strncmp(s->purpose, "comm_", 5) == 0;
+}
+
 static int read_slice(struct manifest *m, struct names *names, const cJSON *item, int file, struct dt_error *err)
 {
     struct manifest_slice *s = &m->slices[m->slice_count];
@@ -416,6 +432,7 @@ static int read_slice(struct manifest *m, struct names *names, const cJSON *item
     int dims = 0;
     if (purpose != NULL) { /* equal purposes are one string */
         s->purpose = strcmp(purpose, "weight") == 0 ? "weight" : optimizer_state_named(purpose);
+        s->purpose = s->purpose != NULL ? s->purpose : comm_purpose(purpose, &m->arena);
     }
     if (s->purpose == NULL || name == NULL || *name == 0 || !cJSON_IsArray(shape_item) || !cJSON_IsArray(sums)) {
         return dt_fail(err, DT_INVALID, "a slice without purpose, name, shape or sums");
@@ -452,7 +469,10 @@ static int read_slice(struct manifest *m, struct names *names, const cJSON *item
     if (s->tensor < 0) {
         return -1;
     }
-    m->tensors[s->tensor].stateless |= read_string(item, "role") != NULL;
+    struct manifest_tensor *t = &m->tensors[s->tensor];
+    const char *states = read_string(item, "states");
+    t->stateless |= read_string(item, "role") != NULL;
+    t->states = states != NULL && t->states == NULL ? dt_arena_strdup(&m->arena, states) : t->states;
     m->slice_count++;
     return 0;
 }
@@ -472,17 +492,34 @@ static int compare_slices(const void *a, const void *b)
     return by != 0 ? by : (x->first > y->first) - (x->first < y->first);
 }
 
-/* The next tensor, from `at` on, for which a purpose has slices. All tensors have weights;
- * stateless ones have nothing else. */
+/* Is the word in a list such as "exp_avg,exp_avg_sq"? */
+static bool in_list(const char *list, const char *word)
+{
+    size_t length = strlen(word);
+    for (; *list != 0; list += strcspn(list, ","), list += *list == ',') {
+        if (strncmp(list, word, length) == 0 && (list[length] == ',' || list[length] == 0)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Has the tensor slices of a purpose? All tensors have weights; stateless ones have nothing else. */
+static bool has_purpose(const struct manifest_tensor *t, const char *purpose)
+{
+    return strcmp(purpose, "weight") == 0 || (!t->stateless && (t->states == NULL || in_list(t->states, purpose)));
+}
+
+/* The next tensor, from `at` on, for which a purpose has slices. */
 static int next_covered(const struct manifest *m, const char *purpose, int at)
 {
-    while (at < m->tensor_count && m->tensors[at].stateless && strcmp(purpose, "weight") != 0) {
+    while (at < m->tensor_count && !has_purpose(&m->tensors[at], purpose)) {
         at++;
     }
     return at;
 }
 
-/* Checks that the slices of each purpose cover each of its tensors exactly once. */
+/* Checks that the slices of each purpose, but for those of hooks, cover each of its tensors exactly once. */
 static int check_cover(struct manifest *m, struct dt_error *err)
 {
     qsort(m->slices, (size_t)m->slice_count, sizeof *m->slices, compare_slices);
@@ -490,6 +527,9 @@ static int check_cover(struct manifest *m, struct dt_error *err)
     int64_t covered = 0;
     const char *purpose = NULL;
     for (int i = 0; i <= m->slice_count; i++) {
+        while (i < m->slice_count && is_comm(&m->slices[i])) {
+            i++;
+        }
         const struct manifest_slice *s = i < m->slice_count ? &m->slices[i] : NULL;
         if (purpose != NULL && next_tensor < m->tensor_count && covered == m->tensors[next_tensor].numel) {
             next_tensor = next_covered(m, purpose, next_tensor + 1);

@@ -33,7 +33,8 @@ struct manifest_tensor {
     const char *name;
     int dims;
     int64_t shape[4], numel;
-    bool stateless; /* frozen or a buffer: there is no optimizer state of it */
+    bool stateless;     /* frozen or a buffer: there is no optimizer state of it */
+    const char *states; /* those that it has, "exp_avg,exp_avg_sq"; null: all that the checkpoint has */
 };
 
 struct manifest_file {

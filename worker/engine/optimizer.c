@@ -21,9 +21,15 @@ static int job_group_of(const struct job *job, const char *name)
     return job->optimizer.group_count;
 }
 
+/* The four groups of a group of the job: by the optimizer's row or its rest, decaying or not. */
 static int group_of(const struct optimizer *o, const struct tensor *x)
 {
-    return 2 * job_group_of(o->job, x->name) + (x->decay ? 0 : 1);
+    int group = job_group_of(o->job, x->name);
+    const struct job_group *own = group < o->job->optimizer.group_count ? &o->job->optimizer.groups[group] : NULL;
+    const struct optimizer_row *row = o->job->optimizer.row, *named = own != NULL ? own->row : NULL;
+    bool takes = row->reach != REACH_MATRIX ||
+                 (named != NULL ? named == row && x->dims == 2 : o->hidden[x - o->strategy->chain->tensors]);
+    return 4 * group + (takes ? 0 : 2) + (x->decay ? 0 : 1);
 }
 
 const struct optimizer_group *optimizer_group_of(const struct optimizer *o, const struct tensor *x)
@@ -92,9 +98,24 @@ int optimizer_check_names(const struct job *job, const struct chain *chain, stru
     return 0;
 }
 
+/* How many parameters of the group go by the optimizer's rest. */
+static void print_rest(const struct optimizer *o, int group, struct dt_text *out)
+{
+    const struct chain *c = o->strategy->chain;
+    int64_t parameters = 0;
+    for (int t = 0; t < c->tensor_count; t++) {
+        const struct tensor *x = &c->tensors[t];
+        bool own = is_trained(c, x) && job_group_of(o->job, x->name) == group;
+        parameters += own && o->groups[group_of(o, x)].row != o->job->optimizer.row ? x->numel : 0;
+    }
+    dt_text_printf(out, ", %lld of them by %s, rate x %.6g", (long long)parameters, o->job->optimizer.row->rest,
+                   o->groups[4 * group + 2].lr_scale);
+}
+
 static void print_group(const struct optimizer *o, int group, struct dt_text *out)
 {
     const struct job_optimizer *job = &o->job->optimizer;
+    const struct optimizer_group *first = &o->groups[4 * group];
     const struct chain *c = o->strategy->chain;
     int64_t tensors = 0, parameters = 0;
     for (int t = 0; t < c->tensor_count; t++) {
@@ -107,17 +128,18 @@ static void print_group(const struct optimizer *o, int group, struct dt_text *ou
     bool rest = group == job->group_count;
     dt_text_printf(out, "\n%s%s: %lld tensors, %lld parameters, rate x %.6g, decay ",
                    group == 0 ? "groups     " : "           ", rest ? "the rest" : job->groups[group].params.of[0],
-                   (long long)tensors, (long long)parameters, o->groups[2 * group].lr_scale);
-    if (o->groups[2 * group].weight_decay == o->groups[2 * group + 1].weight_decay) {
-        dt_text_printf(out, "%.6g", o->groups[2 * group].weight_decay);
-    } else {
-        dt_text_printf(out, "%.6g of matrices", o->groups[2 * group].weight_decay);
+                   (long long)tensors, (long long)parameters, first->lr_scale);
+    dt_text_printf(out, first->weight_decay == first[1].weight_decay ? "%.6g" : "%.6g of matrices",
+                   first->weight_decay);
+    if (job->row->rest != NULL) {
+        print_rest(o, group, out);
     }
 }
 
 void optimizer_print_groups(const struct optimizer *o, struct dt_text *out)
 {
-    for (int i = 0; i <= o->job->optimizer.group_count && o->job->optimizer.group_count > 0; i++) {
+    bool shown = o->job->optimizer.group_count > 0 || o->job->optimizer.row->rest != NULL;
+    for (int i = 0; i <= o->job->optimizer.group_count && shown; i++) {
         print_group(o, i, out);
     }
 }
@@ -126,23 +148,45 @@ static bool same_numbers(const struct dt_update_numbers *a, const struct dt_upda
 {
     return a->beta1 == b->beta1 && a->beta2 == b->beta2 && a->eps == b->eps && a->momentum == b->momentum &&
            a->dampening == b->dampening && a->lr_decay == b->lr_decay && a->initial == b->initial &&
-           a->nesterov == b->nesterov && a->min_coeff == b->min_coeff && a->max_coeff == b->max_coeff;
+           a->nesterov == b->nesterov && a->min_coeff == b->min_coeff && a->max_coeff == b->max_coeff &&
+           a->amsgrad == b->amsgrad && a->uncorrected == b->uncorrected;
+}
+
+static void take_numbers(const struct job_group *own, struct dt_update_numbers *out)
+{
+    if (own->own_betas) {
+        out->beta1 = own->beta1;
+        out->beta2 = own->beta2;
+    }
+    out->eps = own->eps > 0 ? own->eps : out->eps;
+    out->momentum = own->momentum > 0 ? own->momentum : out->momentum;
 }
 
 static void make_groups(struct optimizer *o, const struct job *job)
 {
-    o->group_count = 2 * (job->optimizer.group_count + 1);
+    const struct job_optimizer *all = &job->optimizer;
+    const struct optimizer_row *rest = optimizer_rest(all->row);
+    double rest_scale = all->numbers.rest_lr > 0 ? all->numbers.rest_lr / job->training.learning_rate : 1;
+    o->group_count = 4 * (all->group_count + 1);
     for (int i = 0; i < o->group_count; i++) {
-        const struct job_group *own = i / 2 < job->optimizer.group_count ? &job->optimizer.groups[i / 2] : NULL;
-        bool decays = own != NULL && !isnan(own->weight_decay);
+        const struct job_group *own = i / 4 < all->group_count ? &all->groups[i / 4] : NULL;
+        bool decays = own != NULL && !isnan(own->weight_decay), by_rest = i % 4 >= 2 && rest != NULL;
         struct optimizer_group *g = &o->groups[i];
-        *g = (struct optimizer_group){.row = job->optimizer.row,
-                                      .numbers = job->optimizer.numbers,
+        *g = (struct optimizer_group){.row = by_rest ? rest : all->row,
+                                      .numbers = by_rest ? all->rest : all->numbers,
                                       .weight_decay = decays       ? own->weight_decay
                                                       : i % 2 == 0 ? job->training.weight_decay
                                                                    : 0,
-                                      .lr_scale = own != NULL ? own->lr_scale : 1,
-                                      .states = optimizer_row_states(job->optimizer.row, &job->optimizer.numbers)};
+                                      .lr_scale = own != NULL ? own->lr_scale : 1};
+        g->lr_scale *= by_rest && (own == NULL || !own->own_rate) ? rest_scale : 1;
+        if (own != NULL) {
+            take_numbers(own, &g->numbers);
+        }
+        g->states = optimizer_row_states(g->row, &g->numbers);
+        for (int k = 0; k < g->states && rest != NULL; k++) {
+            g->state_names =
+                k == 0 ? g->row->state[0] : dt_arena_printf(&o->arena, "%s,%s", g->state_names, g->row->state[k]);
+        }
         while (o->groups[g->call].row != g->row || o->groups[g->call].lr_scale != g->lr_scale ||
                !same_numbers(&o->groups[g->call].numbers, &g->numbers)) {
             g->call++;
@@ -154,6 +198,21 @@ static void make_groups(struct optimizer *o, const struct job *job)
 static bool numbered_alike(const struct tensor *a, const struct tensor *b)
 {
     return a->declared.unit == b->declared.unit && a->declared.offset - a->offset == b->declared.offset - b->offset;
+}
+
+/* Of which tensors do all elements belong to a layer's matrix? */
+static void find_hidden(struct optimizer *o)
+{
+    const struct chain *c = o->strategy->chain;
+    o->hidden = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->hidden);
+    for (int layers = 1; layers >= 0; layers--) { /* what a head or an embedding shares with one is none */
+        for (int i = 0; i < c->block_count; i++) {
+            const struct block *b = &c->blocks[i];
+            for (int k = 0; k < b->tensor_count && (b->layer >= 0) == (layers == 1); k++) {
+                o->hidden[b->tensors[k]] = layers == 1 && c->tensors[b->tensors[k]].dims == 2;
+            }
+        }
+    }
 }
 
 /* Appends the elements of the unit from a tensor's first to `end`, cut to the owned part, to the ranges. */
@@ -181,13 +240,14 @@ static void add(struct optimizer *o, const struct tensor *x, int64_t end)
                                                            .tensor = (int)(x - o->strategy->chain->tensors)};
 }
 
-/* Returns the most states that a tensor of the unit has. */
-static int add_unit(struct optimizer *o, int unit)
+/* The ranges of the unit. Its state lies as they do where all its tensors have the same number of states;
+ * otherwise those of a state follow each other. total: elements of each state before it and behind it. */
+static void add_unit(struct optimizer *o, int unit, int64_t total[DT_STATES_MAX])
 {
     const struct chain *c = o->strategy->chain;
     const struct tensor *previous = NULL; /* its range reaches to the start of the next tensor: the gap
                                            * stays zero either way */
-    int states = 0;
+    int least = DT_STATES_MAX, most = 0, begin = o->range_count;
     for (int t = 0; t < c->tensor_count; t++) {
         const struct tensor *x = &c->tensors[t];
         if (x->unit != unit) {
@@ -196,14 +256,25 @@ static int add_unit(struct optimizer *o, int unit)
         if (previous) {
             add(o, previous, x->offset);
         }
-        int own = optimizer_group_of(o, x)->states;
-        states = own > states ? own : states;
+        int states = optimizer_group_of(o, x)->states;
+        most = states > most ? states : most;
+        least = states < least ? states : least;
         previous = x;
     }
     if (previous) {
         add(o, previous, previous->offset + previous->numel);
     }
-    return states;
+    int64_t first, count;
+    strategy_owned(o->strategy, unit, &first, &count);
+    for (int k = 0; k < most; k++) {
+        for (int i = begin; i < o->range_count; i++) {
+            struct optimizer_range *r = &o->ranges[i];
+            int64_t end = i + 1 < o->range_count ? r[1].first : count;
+            r->state[k] = least == most ? total[k] + r->first : total[k];
+            total[k] += least < most && o->groups[r->group].states > k ? end - r->first : 0;
+        }
+        total[k] += least == most ? count : 0;
+    }
 }
 
 /* Units whose state stays on the device, so that the others' is as near to the job's share as whole units
@@ -227,7 +298,7 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
 {
     const struct chain *c = s->chain;
     const struct precision *types = &s->precision;
-    int64_t total[DT_STATES_MAX + 1][2] = {0}; /* by o->kept */
+    int64_t total[2][DT_STATES_MAX + 1] = {0}; /* by o->kept */
     memset(o, 0, sizeof *o);
     dt_arena_init(&o->arena);
     o->strategy = s;
@@ -235,30 +306,29 @@ void optimizer_plan(struct optimizer *o, struct strategy *s, const struct job *j
     o->job = job;
     o->clip_value = job->training.clip_value;
     make_groups(o, job);
+    find_hidden(o);
     keep_units(o, &job->offload);
     o->ranges = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->ranges);
     o->slices = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->slices);
     o->brought = dt_arena_alloc(&o->arena, (size_t)(c->tensor_count + 1) * sizeof *o->brought);
-    for (int k = 0; k <= MASTERS; k++) {
-        o->parts[k].first = dt_arena_alloc(&o->arena, (size_t)c->unit_count * sizeof *o->parts[k].first);
-    }
+    o->masters = dt_arena_alloc(&o->arena, (size_t)c->unit_count * sizeof *o->masters);
     for (int u = 0; u < c->unit_count; u++) {
-        int64_t first, count;
+        int64_t first, count, *own = total[o->kept[u]];
         strategy_owned(s, u, &first, &count);
-        int states = strategy_trains(s, u) ? add_unit(o, u) : 0;
-        for (int k = 0; k <= MASTERS; k++) {
-            bool has = k == MASTERS ? precision_mixed(types) && strategy_trains(s, u) : k < states;
-            o->parts[k].first[u] = total[k][o->kept[u]];
-            total[k][o->kept[u]] += has ? count : 0;
+        o->masters[u] = own[MASTERS];
+        if (strategy_trains(s, u)) {
+            add_unit(o, u, own);
+            own[MASTERS] += precision_mixed(types) ? count : 0;
         }
     }
     for (int k = 0; k <= MASTERS; k++) {
         enum dt_dtype type = k == MASTERS ? types->masters : types->states;
         strategy_plan_home(s, &o->parts[k].home, k == MASTERS ? s->rests.masters : s->rests.states, p, PLAN_OPTIMIZER,
-                           PLAN_LOCAL, total[k][0], type);
-        strategy_plan_home(s, &o->parts[k].near, &home_device, p, PLAN_OPTIMIZER, PLAN_LOCAL, total[k][1], type);
+                           PLAN_LOCAL, total[0][k], type);
+        strategy_plan_home(s, &o->parts[k].near, &home_device, p, PLAN_OPTIMIZER, PLAN_LOCAL, total[1][k], type);
     }
     optimizer_ratios_plan(o, p);
+    optimizer_matrices_plan(o, p);
 }
 
 int optimizer_open(struct optimizer *o, const struct plan *p, struct dt_error *err)
@@ -272,6 +342,7 @@ int optimizer_open(struct optimizer *o, const struct plan *p, struct dt_error *e
         }
     }
     optimizer_ratios_open(o, p);
+    optimizer_matrices_open(o, p);
     return 0;
 }
 
@@ -280,10 +351,11 @@ static struct home_part later(struct home_part x, int64_t elements, enum dt_dtyp
     return (struct home_part){x.home, x.at + (size_t)elements * dt_dtype_size(type)};
 }
 
+/* Part k of a unit, from an element of its home on. */
 static struct home_part part_of(struct optimizer *o, int k, int unit, int64_t element, enum dt_dtype type)
 {
     struct optimizer_part *x = &o->parts[k];
-    return later((struct home_part){.home = o->kept[unit] ? &x->near : &x->home}, x->first[unit] + element, type);
+    return later((struct home_part){.home = o->kept[unit] ? &x->near : &x->home}, element, type);
 }
 
 struct home_part optimizer_weights(struct optimizer *o, int unit, int64_t element)
@@ -291,13 +363,33 @@ struct home_part optimizer_weights(struct optimizer *o, int unit, int64_t elemen
     struct strategy *s = o->strategy;
     const struct precision *types = &s->precision;
     return precision_mixed(types) && strategy_trains(s, unit)
-               ? part_of(o, MASTERS, unit, element, types->masters)
+               ? part_of(o, MASTERS, unit, o->masters[unit] + element, types->masters)
                : later(s->weights->slice(s, unit), element, types->compute);
+}
+
+int optimizer_unit_states(const struct optimizer *o, int unit)
+{
+    const struct chain *c = o->strategy->chain;
+    int most = 0;
+    for (int t = 0; t < c->tensor_count; t++) {
+        int own = c->tensors[t].unit == unit ? optimizer_group_of(o, &c->tensors[t])->states : 0;
+        most = own > most ? own : most;
+    }
+    return most;
 }
 
 struct home_part optimizer_state(struct optimizer *o, int k, int unit, int64_t element)
 {
-    return part_of(o, k, unit, element, o->strategy->precision.states);
+    int low = 0, high = o->range_count - 1; /* the last range that begins there or before */
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        const struct optimizer_range *r = &o->ranges[middle];
+        bool before = r->unit < unit || (r->unit == unit && r->first <= element);
+        low = before ? middle : low;
+        high = before ? high : middle - 1;
+    }
+    const struct optimizer_range *r = &o->ranges[low];
+    return part_of(o, k, unit, r->state[k] + element - r->first, o->strategy->precision.states);
 }
 
 /* ---- a step ---- */
@@ -310,33 +402,38 @@ struct used {
 };
 enum { USED_GRADS, USED_WEIGHTS, USED_STATES, USED_LOW = USED_STATES + DT_STATES_MAX, USED_MOST };
 
-/* home null: the range has no such array. */
-static void find_used(struct optimizer *o, const struct optimizer_range *r, struct used out[USED_MOST])
+/* home null: the pass has no use for such an array. */
+static void find_used(struct optimizer *o, const struct optimizer_range *r, enum update_pass pass,
+                      struct used out[USED_MOST])
 {
     struct strategy *s = o->strategy;
     const struct precision *types = &s->precision;
+    const struct optimizer_group *g = &o->groups[r->group];
+    bool apply = pass == UPDATE_APPLY, direction = pass == UPDATE_DIRECTION;
     memset(out, 0, USED_MOST * sizeof *out);
-    bool element = o->groups[r->group].row->reach == REACH_ELEMENT;
-    out[USED_GRADS] = (struct used){later(s->grads->slice(s, r->unit), r->first, types->sums), types->sums,
-                                    element ? HOME_READ : HOME_CHANGE};
-    out[USED_WEIGHTS] = (struct used){optimizer_weights(o, r->unit, r->first), types->masters, HOME_CHANGE};
-    for (int k = 0; k < o->groups[r->group].states; k++) {
+    if (!apply || g->row->reach != REACH_MATRIX) { /* a matrix's direction is elsewhere by then */
+        out[USED_GRADS] = (struct used){later(s->grads->slice(s, r->unit), r->first, types->sums), types->sums,
+                                        direction ? HOME_CHANGE : HOME_READ};
+    }
+    out[USED_WEIGHTS] =
+        (struct used){optimizer_weights(o, r->unit, r->first), types->masters, direction ? HOME_READ : HOME_CHANGE};
+    for (int k = 0; k < g->states && !apply; k++) {
         out[USED_STATES + k] = (struct used){optimizer_state(o, k, r->unit, r->first), types->states, HOME_CHANGE};
     }
-    if (precision_mixed(types)) {
+    if (precision_mixed(types) && !direction) {
         out[USED_LOW] =
             (struct used){later(s->weights->slice(s, r->unit), r->first, types->compute), types->compute, HOME_WRITE};
     }
 }
 
-static struct dt_update_slice bring(struct optimizer *o, const struct optimizer_range *r)
+static struct dt_update_slice bring(struct optimizer *o, const struct optimizer_range *r, enum update_pass pass)
 {
     struct used used[USED_MOST];
     void *at[USED_MOST] = {NULL};
     int64_t owned_first, owned_count;
     strategy_owned(o->strategy, r->unit, &owned_first, &owned_count);
     const struct tensor *first = &o->strategy->chain->tensors[r->tensor];
-    find_used(o, r, used);
+    find_used(o, r, pass, used);
     for (int i = 0; i < USED_MOST; i++) {
         if (used[i].part.home != NULL) {
             at[i] = home_bring(used[i].part, (size_t)r->count * dt_dtype_size(used[i].type), used[i].use,
@@ -354,25 +451,26 @@ static struct dt_update_slice bring(struct optimizer *o, const struct optimizer_
     return x;
 }
 
-static void give_back(struct optimizer *o, const struct optimizer_range *r)
+void update_back(struct optimizer *o, const struct update_part *p, int i)
 {
     struct used used[USED_MOST];
-    find_used(o, r, used);
-    for (int i = 0; i < USED_MOST; i++) {
-        if (used[i].part.home != NULL) {
-            home_back(used[i].part, (size_t)r->count * dt_dtype_size(used[i].type), o->strategy->world->compute);
+    const struct optimizer_range *r = &o->brought[i];
+    find_used(o, r, p->pass, used);
+    for (int k = 0; k < USED_MOST; k++) {
+        if (used[k].part.home != NULL) {
+            home_back(used[k].part, (size_t)r->count * dt_dtype_size(used[k].type), o->strategy->world->compute);
         }
     }
 }
 
-/* The place of an update in the ranges of a call. */
-struct place {
-    int range;
-    int64_t done; /* elements of this range */
-};
+static bool belongs(const struct optimizer *o, const struct update_part *p, const struct optimizer_range *r)
+{
+    const struct optimizer_group *g = &o->groups[r->group];
+    bool in_call = p->call >= 0 ? g->call == p->call : g->row->reach == REACH_MATRIX;
+    return in_call && r->unit >= p->units.first && r->unit < p->units.first + p->units.count;
+}
 
-/* Brings the next portion of a call to o->slices: returns how many there are, 0 at the end. */
-static int bring_portion(struct optimizer *o, int call, struct place *p)
+int update_bring(struct optimizer *o, struct update_part *p)
 {
     int count = 0;
     int64_t room = o->strategy->portion;
@@ -380,14 +478,15 @@ static int bring_portion(struct optimizer *o, int call, struct place *p)
     while (p->range < o->range_count && room > 0 && count < most) {
         struct optimizer_range part = o->ranges[p->range];
         int64_t left = part.count - p->done;
-        if (o->groups[part.group].call != call || left == 0) {
-            *p = (struct place){.range = p->range + 1};
+        if (!belongs(o, p, &part) || left == 0) {
+            p->range++;
+            p->done = 0;
             continue;
         }
         part.first += p->done;
         part.count = left < room ? left : room;
         o->brought[count] = part;
-        o->slices[count++] = bring(o, &part);
+        o->slices[count++] = bring(o, &part, p->pass);
         p->done += part.count;
         room -= part.count;
     }
@@ -407,15 +506,15 @@ void optimizer_set_momentum(struct optimizer *o, double momentum, double beta2)
     }
 }
 
-static struct dt_update_args args_of(const struct optimizer *o, int call, int count, double learning_rate)
+struct dt_update_args update_args(const struct optimizer *o, int group, int count, double learning_rate)
 {
     const struct precision *types = &o->strategy->precision;
     return (struct dt_update_args){.slices = o->slices,
                                    .slice_count = count,
                                    .step = o->steps,
-                                   .lr = learning_rate * o->groups[call].lr_scale,
+                                   .lr = learning_rate * o->groups[group].lr_scale,
                                    .grad_scale = 1,
-                                   .numbers = o->groups[call].numbers,
+                                   .numbers = o->groups[group].numbers,
                                    .seed = o->seed,
                                    .type = types->masters,
                                    .grad_type = types->sums,
@@ -423,24 +522,34 @@ static struct dt_update_args args_of(const struct optimizer *o, int call, int co
                                    .low_type = types->compute};
 }
 
+void update_apply(struct optimizer *o, int i, const void *direction, enum dt_dtype type, double rate, double decay,
+                  const double *factor, const int32_t *skip)
+{
+    struct world *w = o->strategy->world;
+    struct dt_update_slice x = o->slices[i];
+    struct dt_update_args args = update_args(o, o->brought[i].group, 1, 0);
+    x.grad = direction;
+    x.weight_decay = decay;
+    memset(x.state, 0, sizeof x.state);
+    args.slices = &x;
+    args.lr = rate;
+    args.numbers = (struct dt_update_numbers){0};
+    args.grad_type = type;
+    args.clip = factor;
+    args.skip = skip;
+    w->device->kernels->sgd_many(w->compute, &args);
+}
+
 /* The second half of a step of REACH_TENSOR: each tensor's direction, which lies where its gradient was, is
  * subtracted from it, times its ratio and the rate. */
 static void step_by_ratios(struct optimizer *o, int call, double learning_rate, const int32_t *skip)
 {
-    struct world *w = o->strategy->world;
-    struct place place = {0};
-    for (int count; (count = bring_portion(o, call, &place)) > 0;) {
-        struct dt_update_args args = args_of(o, call, 1, learning_rate);
-        args.numbers = (struct dt_update_numbers){0};
-        args.skip = skip;
+    struct update_part part = {.call = call, .units = {0, o->strategy->chain->unit_count}, .pass = UPDATE_APPLY};
+    for (int count; (count = update_bring(o, &part)) > 0;) {
         for (int i = 0; i < count; i++) {
-            struct dt_update_slice x = o->slices[i];
-            x.weight_decay = 0;
-            memset(x.state, 0, sizeof x.state);
-            args.slices = &x;
-            args.clip = &o->ratios.ratio[o->brought[i].tensor];
-            w->device->kernels->sgd_many(w->compute, &args);
-            give_back(o, &o->brought[i]);
+            update_apply(o, i, o->slices[i].grad, o->strategy->precision.sums, learning_rate * o->groups[call].lr_scale,
+                         0, &o->ratios.ratio[o->brought[i].tensor], skip);
+            update_back(o, &part, i);
         }
     }
 }
@@ -449,13 +558,14 @@ static void step_call(struct optimizer *o, int call, double learning_rate, const
 {
     struct world *w = o->strategy->world;
     const struct optimizer_row *row = o->groups[call].row;
-    struct place place = {0};
     bool ratios = row->reach == REACH_TENSOR;
+    struct update_part part = {
+        .call = call, .units = {0, o->strategy->chain->unit_count}, .pass = ratios ? UPDATE_DIRECTION : UPDATE_WHOLE};
     if (ratios) {
         optimizer_ratios_begin(o);
     }
-    for (int count; (count = bring_portion(o, call, &place)) > 0;) {
-        struct dt_update_args args = args_of(o, call, count, learning_rate);
+    for (int count; (count = update_bring(o, &part)) > 0;) {
+        struct dt_update_args args = update_args(o, call, count, learning_rate);
         args.clip = factor;
         args.skip = skip;
         args.clip_value = o->clip_value;
@@ -464,7 +574,7 @@ static void step_call(struct optimizer *o, int call, double learning_rate, const
             if (ratios) {
                 optimizer_ratios_add(o, &o->brought[i], &o->slices[i]);
             }
-            give_back(o, &o->brought[i]);
+            update_back(o, &part, i);
         }
     }
     if (ratios) {
@@ -477,9 +587,12 @@ void optimizer_step(struct optimizer *o, double learning_rate, const double *fac
 {
     o->steps++;
     for (int call = 0; call < o->group_count; call++) {
-        if (o->groups[call].call == call) {
+        if (o->groups[call].call == call && o->groups[call].row->reach != REACH_MATRIX) {
             step_call(o, call, learning_rate, factor, skip);
         }
+    }
+    if (o->matrices != NULL) {
+        optimizer_matrices_step(o, learning_rate, factor, skip);
     }
 }
 
@@ -491,4 +604,17 @@ void optimizer_clear(struct optimizer *o)
     }
     dt_arena_clear(&o->arena);
     memset(o, 0, sizeof *o);
+}
+
+void optimizer_ahead(struct optimizer *o)
+{
+    for (int k = 0; k <= MASTERS; k++) {
+        struct home *h = &o->parts[k].home;
+        size_t portion = h->settings->portion_bytes;
+        for (size_t at = 0;
+             h->ops->ahead != NULL && at < h->size_bytes && at / portion + 1 < (size_t)h->settings->buffers;
+             at += portion) {
+            h->ops->ahead(h, at, h->size_bytes - at < portion ? h->size_bytes - at : portion);
+        }
+    }
 }

@@ -42,6 +42,7 @@ struct plan {
     size_t bytes[PLAN_PURPOSE_COUNT]; /* of one rank */
     size_t size_bytes[PLAN_MEMORY_COUNT];
     size_t file_bytes;             /* of arrays that rest in files */
+    double moved_bytes;            /* from and to files in a step */
     void *base[PLAN_MEMORY_COUNT]; /* null until open */
     struct dt_device *device;
 };

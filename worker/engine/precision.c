@@ -1,6 +1,7 @@
 /* The job's three choices (struct job_precision), made into a type for each kind of memory. */
 #include "worker/engine/precision.h"
 
+#include "worker/engine/hooks/hooks.h"
 #include "worker/engine/scaler.h"
 #include "worker/engine/world.h"
 
@@ -9,7 +10,6 @@
 int precision_device(const struct job *job, const char **device, struct dt_error *err)
 {
     const struct job_precision *p = &job->precision;
-    bool gpu = strcmp(world_device_name(job->training.device), "cuda") == 0;
     *device = job->training.device;
     if (p->compute == DT_F64) {
         if (strcmp(job->training.device, "cuda") == 0 || strcmp(job->training.device, "gpu") == 0) {
@@ -18,14 +18,8 @@ int precision_device(const struct job *job, const char **device, struct dt_error
                            "\"cpu\"");
         }
         *device = "twin64";
-    } else if (gpu && (p->compute == DT_F16 || p->masters != DT_F32)) {
-        return dt_fail(
-            err, DT_INVALID,
-            "training.precision: %s is computed on a CPU alone so far; on a GPU write bf16-mixed or 32-true, "
-            "or training.device \"cpu\"",
-            job->training.precision);
     }
-    return 0;
+    return strcmp(world_device_name(job->training.device), "cuda") == 0 ? hook_check_gpu(job, err) : 0;
 }
 
 int precision_of(const struct job *job, enum dt_dtype device, struct precision *out, struct dt_error *err)
@@ -42,8 +36,9 @@ int precision_of(const struct job *job, enum dt_dtype device, struct precision *
     }
     struct precision p = {.compute = device == DT_F32 ? wanted->compute : device};
     p.masters = device == DT_F32 ? wanted->masters : device;
-    p.wire = dt_dtype_half(p.compute) ? wanted->reduce : p.compute;
-    p.grads = p.sums = one ? p.wire : dt_dtype_half(p.compute) ? wanted->sums : p.compute;
+    bool half = dt_dtype_half(p.compute);
+    p.wire = half || p.compute == DT_F32 ? wanted->reduce : p.compute;
+    p.grads = p.sums = !half ? p.compute : one ? p.wire : wanted->sums;
     p.buffers = dt_dtype_wide(p.compute);
     p.scaler = p.compute == DT_F16 ? scaler_find(job->loss_scaling.algorithm) : NULL;
     p.states = device == DT_F32 ? wanted->states : device;

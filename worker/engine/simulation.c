@@ -171,18 +171,47 @@ static struct trainer_feed full_feed(struct trainer *t)
     return f;
 }
 
-static void simulate(struct trainer *t, struct simulation *out)
+/* Steps that are all of that number in the run. */
+static void simulate_step(struct trainer *t, struct trainer_feed *feed, int64_t number, struct simulation *out)
 {
     struct world *w = t->world;
-    struct trainer_feed feed = full_feed(t);
     for (int i = 0; i < STEPS; i++) {
         double begin_s = dt_simulated_s(w->compute), kernels_s = dt_simulated_kernels_s(w->device),
                flops = dt_simulated_flops(w->device);
         *out = (struct simulation){.step_s = 0};
-        trainer_enqueue(t, &feed, &t->stepper.pending[0]);
+        t->stepper.begun = number;
+        trainer_enqueue(t, feed, &t->stepper.pending[0]);
         out->step_s = dt_simulated_s(w->compute) - begin_s;
         out->kernels_s = dt_simulated_kernels_s(w->device) - kernels_s;
         out->flops = dt_simulated_flops(w->device) - flops;
+    }
+}
+
+/* One step of `period` is as `rare`. */
+static void mix(struct simulation *out, const struct simulation *rare, int64_t period)
+{
+    double share = 1 / (double)period;
+    out->step_s += (rare->step_s - out->step_s) * share;
+    out->kernels_s += (rare->kernels_s - out->kernels_s) * share;
+    out->sent_bytes += (rare->sent_bytes - out->sent_bytes) * share;
+    out->across_bytes += (rare->across_bytes - out->across_bytes) * share;
+    for (int i = 0; i < DT_COLL_COUNT; i++) {
+        out->messages[i] += llround((double)(rare->messages[i] - out->messages[i]) * share);
+        out->bytes[i] += llround((double)(rare->bytes[i] - out->bytes[i]) * share);
+    }
+}
+
+static void simulate(struct trainer *t, struct simulation *out)
+{
+    struct trainer_feed feed = full_feed(t);
+    int64_t rare, usual = hook_usual_step(&t->strategy, &rare);
+    simulate_step(t, &feed, usual, out);
+    if (rare != usual) {
+        struct simulation most = *out;
+        simulate_step(t, &feed, rare, out); /* communicators count there */
+        const struct simulation once = *out;
+        mix(&most, &once, t->job->local_sgd.period);
+        *out = most;
     }
 }
 

@@ -8,7 +8,7 @@
 #include "worker/engine/trainer.h"
 
 struct simulation {
-    double step_s;                   /* of a step that follows others */
+    double step_s;                   /* of a step that follows others, of local SGD on average */
     double kernels_s;                /* of it, kernels compute; for the rest the compute stream waits */
     double flops;                    /* of products, with what is computed again */
     int64_t messages[DT_COLL_COUNT]; /* of a step, and the bytes of their whole buffers: struct dt_comm_stats */

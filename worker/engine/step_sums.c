@@ -44,7 +44,9 @@ void step_sums_plan(struct step_sums *c, struct strategy *s, int64_t micro_steps
     c->micro_steps = micro_steps;
     size_t words = (size_t)word_count(s, true) * sizeof(int64_t), divisors = (size_t)micro_steps * sizeof(int64_t);
     c->piece_words = plan_add(p, PLAN_COMMUNICATION, PLAN_PEERS, words);
-    c->piece_local = plan_add(p, PLAN_COMMUNICATION, PLAN_LOCAL, divisors + sizeof(double) + sizeof(int64_t));
+    size_t local = divisors + sizeof(double) + sizeof(int64_t);
+    local += s->hook.row != NULL && s->hook.row->local ? DT_EXACT_LIMBS * sizeof(int64_t) : 0;
+    c->piece_local = plan_add(p, PLAN_COMMUNICATION, PLAN_LOCAL, local);
     c->piece_said = plan_add(p, PLAN_STAGING, PLAN_PINNED, 2 * (words + divisors));
     c->piece_heard = plan_add(p, PLAN_STAGING, PLAN_PINNED, 2 * words);
 }
@@ -55,6 +57,7 @@ void step_sums_open(struct step_sums *c, const struct plan *p)
     c->divisors = plan_at(p, c->piece_local);
     c->factor = (double *)(void *)(c->divisors + c->micro_steps);
     c->overflow = (int32_t *)(void *)(c->factor + 1);
+    c->apart = (int64_t *)(void *)(c->factor + 2);
     int64_t *said = plan_at(p, c->piece_said), *heard = plan_at(p, c->piece_heard),
             words = word_count(c->strategy, true);
     for (int i = 0; i < 2; i++) {
@@ -73,6 +76,8 @@ static void say(struct step_sums *c, const struct step_sums_input *in)
     c->turn = 1 - c->turn;
     struct step_sums_turn *x = &c->turns[c->turn];
     x->input = *in;
+    x->share = s->gradient_share;
+    x->apart = s->hook.apart;
     memset(x->said, 0, (size_t)words * sizeof *x->said);
     memcpy(x->said + words, in->valid_count, (size_t)in->micro_steps * sizeof *x->said);
     for (int64_t j = 0; j < in->micro_steps; j++) {
@@ -89,13 +94,14 @@ static void say(struct step_sums *c, const struct step_sums_input *in)
 
 static double ranks_and_micro_steps(const struct step_sums *c, const struct step_sums_input *in)
 {
-    return (double)(c->strategy->size * in->micro_steps);
+    return (double)(in->active > 0 ? in->active : c->strategy->size * in->micro_steps);
 }
 
-/* What sums of gradients are multiplied by, but for the valid targets of GLOBAL_TOKENS. */
-static double gradient_scale(const struct step_sums *c, const struct step_sums_input *in)
+/* What reduced gradients are multiplied by, but for the valid targets of GLOBAL_TOKENS. */
+static double gradient_scale(const struct step_sums *c, const struct step_sums_turn *x)
 {
-    double mean = in->normalization == LOSS_GLOBAL_TOKENS ? 1.0 : 1.0 / ranks_and_micro_steps(c, in);
+    const struct step_sums_input *in = &x->input;
+    double mean = x->share / (in->normalization == LOSS_GLOBAL_TOKENS ? 1.0 : ranks_and_micro_steps(c, in));
     return in->loss_scale > 0 ? mean / in->loss_scale : mean;
 }
 
@@ -148,13 +154,18 @@ void step_sums_begin(struct step_sums *c)
 void step_sums_add(struct step_sums *c, struct unit_range units)
 {
     struct strategy *s = c->strategy;
-    for (int u = units.first; u < units.first + units.count && strategy_counts(s); u++) {
+    bool apart = s->hook.apart;
+    for (int u = units.first; u < units.first + units.count && (apart || strategy_counts(s)); u++) {
         if (!strategy_trains(s, u)) {
             continue;
         }
         int64_t owned, share, count;
         strategy_owned(s, u, &owned, &count);
-        strategy_share(s, u, &share, &count);
+        if (apart) { /* all of them are this rank's own */
+            share = owned;
+        } else {
+            strategy_share(s, u, &share, &count);
+        }
         struct dt_stream *stream = strategy_sums(s);
         struct home_part g = s->grads->slice(s, u);
         size_t size = dt_dtype_size(s->precision.sums), size_bytes = (size_t)count * size;
@@ -172,15 +183,24 @@ int step_sums_start(struct step_sums *c, const struct step_sums_input *input)
 {
     struct world *w = c->strategy->world;
     say(c, input);
+    const struct step_sums_turn *x = &c->turns[c->turn];
+    if (x->apart) {
+        dt_stream_copy(w->compute, c->apart, c->words + AT_NORM, DT_EXACT_LIMBS * sizeof *c->apart);
+    }
     sum_over_ranks(c);
-    w->device->kernels->norm_finish(
-        w->compute, &(struct dt_norm_finish_args){
-                        .factor = c->factor,
-                        .nonfinite = c->overflow,
-                        .limbs = c->words + AT_NORM,
-                        .denominator = input->normalization == LOSS_GLOBAL_TOKENS ? c->words + AT_VALID : NULL,
-                        .scale = gradient_scale(c, input),
-                        .max_norm = input->max_norm});
+    struct dt_norm_finish_args all = {.factor = c->factor,
+                                      .nonfinite = c->overflow,
+                                      .limbs = c->words + AT_NORM,
+                                      .denominator =
+                                          input->normalization == LOSS_GLOBAL_TOKENS ? c->words + AT_VALID : NULL,
+                                      .scale = gradient_scale(c, x),
+                                      .max_norm = input->max_norm};
+    w->device->kernels->norm_finish(w->compute, &all);
+    if (x->apart) { /* clipped by its own norm, and skipped by all or none */
+        all.limbs = c->apart;
+        all.nonfinite = NULL;
+        w->device->kernels->norm_finish(w->compute, &all);
+    }
     return c->turn;
 }
 
@@ -219,14 +239,14 @@ const struct step_sums_result *step_sums_read(struct step_sums *c, int turn)
     for (int i = c->strategy->size - 1; i >= 0; i--) {
         r->bad_rank = x->heard[AT_RANKS + i] != 0 ? i : r->bad_rank;
     }
-    double scale = 1.0 / ranks_and_micro_steps(c, in), gradients = gradient_scale(c, in);
+    double scale = 1.0 / ranks_and_micro_steps(c, in), gradients = gradient_scale(c, x);
     if (in->normalization == LOSS_GLOBAL_TOKENS) {
         scale = r->valid_count > 0 ? 1.0 / (double)r->valid_count : 0;
         gradients = r->valid_count > 0 ? gradients / (double)r->valid_count : 0;
     }
     r->loss = dt_exact_get(x->heard + AT_LOSS) * scale;
     r->norm_finite = dt_exact_finite(x->heard + AT_NORM);
-    r->grad_norm = sqrt(dt_exact_get(x->heard + AT_NORM)) * gradients;
+    r->grad_norm = sqrt(dt_exact_get(x->heard + AT_NORM) / (x->apart ? c->strategy->size : 1)) * gradients;
     return r;
 }
 

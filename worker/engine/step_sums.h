@@ -22,6 +22,7 @@ struct step_sums_input {
     const double *loss_sum;     /* device memory, until the step has run: one per micro-step */
     const int64_t *valid_count; /* one per micro-step */
     int64_t micro_steps;
+    int64_t active;    /* micro-batches of all ranks that means are taken over; 0: all */
     double max_norm;   /* 0: no clipping */
     double loss_scale; /* by which gradients are too large; 0: 1 */
     enum loss_normalization normalization;
@@ -32,7 +33,8 @@ struct step_sums_input {
 
 struct step_sums_result {
     double loss;      /* as loss_normalization says */
-    double grad_norm; /* before clipping, of the averaged gradient */
+    double grad_norm; /* before clipping, of the averaged gradient; where ranks go apart the root of the mean
+                       * of their squares */
     int64_t valid_count;
     unsigned votes; /* of any rank */
     int bad_rank;   /* the first rank with a loss that is not finite, or -1 */
@@ -44,6 +46,7 @@ struct step_sums {
     int64_t micro_steps; /* at most */
     int piece_words, piece_local, piece_said, piece_heard;
     int64_t *words, *divisors; /* on the device: what travels; valid counts per micro-step */
+    int64_t *apart;            /* on the device: the limbs of this rank's own norm, where ranks go apart */
     double *factor;            /* on the device: what the optimizer multiplies gradients by */
     int32_t *overflow;         /* on the device: 1 if a gradient of any rank is not finite, otherwise 0 */
     struct step_sums_turn {    /* two, in turn: one may be under way while the results of the
@@ -51,6 +54,8 @@ struct step_sums {
         int64_t *said, *heard; /* on the host: words and divisors before, words after the sum
                                 * over ranks */
         struct step_sums_input input;
+        double share; /* strategy.gradient_share of the step */
+        bool apart;   /* each rank has a norm of its own */
         struct step_sums_result result;
     } turns[2];
     int turn; /* of the last start */

@@ -17,25 +17,28 @@
 
 static const struct strategy_row rows[] = {
     {"single_device", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, ON_DEVICE,
-     "one rank; nothing travels"},
+     "one rank; nothing travels", NULL},
     {"ddp", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, ON_DEVICE,
-     "everything whole; gradients are all-reduced"},
-    {"zero0", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, ON_DEVICE, "as ddp"},
-    {"no_shard", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, ON_DEVICE, "as ddp"},
+     "everything whole; gradients are all-reduced", NULL},
+    {"local_sgd", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, ON_DEVICE,
+     "everything whole; ranks average their weights every few steps", "local_sgd"},
+    {"zero0", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, ON_DEVICE, "as ddp", NULL},
+    {"no_shard", &weights_whole, &grads_whole, PART_WHOLE, GROUP_WORLD, REDUCE_BOUNDARY, false, ON_DEVICE, "as ddp",
+     NULL},
     {"zero1", &weights_whole, &grads_whole, PART_SLICE, GROUP_WORLD, REDUCE_BOUNDARY, false, ON_DEVICE,
-     "optimizer state sliced"},
+     "optimizer state sliced", NULL},
     {"zero2", &weights_whole, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false, ON_DEVICE,
-     "optimizer state and gradients sliced"},
+     "optimizer state and gradients sliced", NULL},
     {"zero3", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false, ON_DEVICE,
-     "everything sliced"},
+     "everything sliced", NULL},
     {"full_shard", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, false, ON_DEVICE,
-     "everything sliced"},
+     "everything sliced", NULL},
     {"shard_grad_op", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_WORLD, REDUCE_EVERY_MICRO_STEP, true, ON_DEVICE,
-     "everything sliced, weights kept from forward to backward"},
+     "everything sliced, weights kept from forward to backward", NULL},
     {"hybrid_shard", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_NODE, REDUCE_EVERY_MICRO_STEP, false, ON_DEVICE,
-     "full_shard inside a host, copies across hosts"},
+     "full_shard inside a host, copies across hosts", NULL},
     {"hybrid_shard_zero2", &weights_sliced, &grads_sliced, PART_SLICE, GROUP_NODE, REDUCE_EVERY_MICRO_STEP, true,
-     ON_DEVICE, "shard_grad_op inside a host, copies across hosts"},
+     ON_DEVICE, "shard_grad_op inside a host, copies across hosts", NULL},
 };
 enum { ROW_COUNT = sizeof rows / sizeof rows[0] };
 
@@ -126,7 +129,7 @@ bool strategy_same(const struct strategy_row *a, const struct strategy_row *b)
 {
     return a->weights == b->weights && a->grads == b->grads && a->optimizer == b->optimizer && a->group == b->group &&
            a->reduce == b->reduce && a->keep_after_forward == b->keep_after_forward &&
-           memcmp(&a->rests, &b->rests, sizeof a->rests) == 0;
+           memcmp(&a->rests, &b->rests, sizeof a->rests) == 0 && a->hook == b->hook;
 }
 
 void strategy_list(struct dt_text *out)
@@ -155,6 +158,15 @@ int strategy_shards(const struct strategy_row *row, const struct job *job, int s
                     struct dt_error *err)
 {
     int64_t replicas = job->fsdp.device_mesh[0], shards = job->fsdp.device_mesh[1];
+    if (row->optimizer == PART_WHOLE && hook_has_groups(job)) {
+        int64_t group = job->local_sgd.group_size > 0 ? job->local_sgd.group_size : local_size;
+        *out = group < size ? (int)group : size;
+        return size % *out == 0 ? 0
+                                : dt_fail(err, DT_INVALID,
+                                          "ddp.comm_hook: post_local_sgd: %d ranks are no groups of %d; give "
+                                          "local_sgd.group_size a divisor of %d",
+                                          size, *out, size);
+    }
     if (row->group == GROUP_WORLD || size == 1) {
         *out = size;
         return 0;
@@ -222,6 +234,8 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
     s->prefetch = job->fsdp.backward_prefetch;
     s->forward_prefetch = job->fsdp.forward_prefetch;
     s->bucket_cap_bytes = job->ddp.bucket_cap_mb * 0x1p20;
+    s->first_bucket_bytes = job->ddp.first_bucket_mb * 0x1p20;
+    s->gradient_share = 1;
     s->weights = row->weights;
     s->grads = row->grads;
     s->optimizer = row->optimizer;
@@ -249,10 +263,14 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
     if (row->grads == &grads_whole && job->training.gradient_accumulation_steps == 1) {
         s->grads = &grads_whole;
     }
-    if (s->grads == &grads_sliced) { /* they travel before anything is added to them */
+    if (s->grads == &grads_sliced && dt_dtype_half(precision->compute)) { /* they travel before anything is added to
+                                                                             * them */
         s->precision.grads = precision->wire;
     }
     strategy_plan_live(s, &job->fsdp);
+    if (s->grads == &grads_whole && s->optimizer == PART_WHOLE && !s->alone) {
+        s->hook = (struct hook){.row = hook_choose(job, row->hook, &s->precision), .job = job};
+    }
     int units = chain->unit_count;
     s->unit_first = dt_arena_alloc(&s->arena, (size_t)(units + 1) * sizeof *s->unit_first);
     for (int u = 0; u < units; u++) {
@@ -277,6 +295,9 @@ void strategy_plan(struct strategy *s, struct plan *p)
         most = x->discarded && x->numel > most ? x->numel : most;
     }
     s->discard_piece = plan_add(p, PLAN_GRADIENT_SLOTS, PLAN_LOCAL, (size_t)most * dt_dtype_size(s->precision.grads));
+    if (s->hook.row != NULL && s->hook.row->plan != NULL) {
+        s->hook.row->plan(s, p);
+    }
 }
 
 void *strategy_discard(const struct strategy *s, int unit)
@@ -312,7 +333,11 @@ int strategy_connect(const struct strategy *s, struct world *w, struct dt_error 
     if (separate && dt_comm_connect(w->gather, 1u << DT_ALL_GATHER, bytes, w->gathering, err) != 0) {
         return -1;
     }
-    return w->replica != NULL ? dt_comm_connect(w->replica, sums, bytes, w->communication, err) : 0;
+    if (s->optimizer == PART_WHOLE && !one && s->shards > 1 &&
+        dt_comm_connect(w->shard, sums, bytes, w->communication, err) != 0) {
+        return -1;
+    }
+    return sliced && w->replica != NULL ? dt_comm_connect(w->replica, sums, bytes, w->communication, err) : 0;
 }
 
 int strategy_open(struct strategy *s, struct world *w, const struct plan *p, struct dt_error *err)
@@ -330,7 +355,10 @@ int strategy_open(struct strategy *s, struct world *w, const struct plan *p, str
         dt_event_open(w->device, &s->landed, err) != 0 || dt_event_open(w->device, &s->gathered, err) != 0) {
         return -1;
     }
-    return s->weights->open(s, p, err) != 0 || s->grads->open(s, p, err) != 0 ? -1 : 0;
+    if (s->weights->open(s, p, err) != 0 || s->grads->open(s, p, err) != 0) {
+        return -1;
+    }
+    return s->hook.row != NULL && s->hook.row->open != NULL ? s->hook.row->open(s, p, err) : 0;
 }
 
 static void close_event(struct dt_event **e)

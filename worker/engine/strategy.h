@@ -23,6 +23,7 @@
 #include "worker/model/chain.h"
 #include "worker/job/job.h"
 #include "worker/engine/homes/home.h"
+#include "worker/engine/hooks/hooks.h"
 #include "worker/engine/precision.h"
 #include "worker/engine/timeline.h"
 #include "worker/engine/world.h"
@@ -81,6 +82,7 @@ struct strategy_row {
     bool keep_after_forward;
     struct residence rests;
     const char *help;
+    const char *hook; /* of hooks.c, where the row has one of its own; otherwise null */
 };
 
 struct strategy_alias {
@@ -158,9 +160,12 @@ struct strategy {
     int wire_piece;
     char *wire_base; /* grads_whole: where gradients of another type are while they travel */
     struct slots gather, gradient;
-    double bucket_cap_bytes; /* grads_whole, all_reduce: units that lie side by side travel
+    struct hook hook;      /* grads_whole, all_reduce: how a bucket's gradients are summed */
+    double gradient_share; /* of this step: what reduced gradients times this is their sum over all ranks, or
+                                   * stands for it */
+    double first_bucket_bytes, bucket_cap_bytes; /* grads_whole, all_reduce: units that lie side by side travel
                               * together */
-    int *bucket_of;          /* per unit */
+    int *bucket_of;                              /* per unit */
     struct bucket {
         int first, count;  /* units, frozen ones among them */
         int wanted, ready; /* trained ones; how many of these are complete in this step */

@@ -29,6 +29,8 @@ struct trainer_run {
     int64_t step, epoch, position, tokens, total_steps;
     int64_t blank_steps;   /* of the steps: without any target, so they changed nothing */
     int64_t outlier_steps; /* of this round: they stood out and changed nothing */
+    int64_t rollbacks;     /* of this round */
+    bool goes_back;        /* the last step that was begun stood out: weights and state become the last checkpoint's */
     bool blank_rank_said;
     int64_t replicas_step; /* the last one at which replicas were compared in this round */
     /* The learning rate as it would be now if nothing had changed when the run went on. */
@@ -52,6 +54,7 @@ struct trainer_slot {
     int64_t step, count;               /* which one; its micro-steps */
     int64_t from_epoch, from_position; /* where its data begin */
     int64_t epoch, position;           /* where the data go on behind it */
+    int64_t active;                    /* micro-batches of all ranks that have a sample */
     bool blank;                        /* no rank has a target in it: the weights stay as they are */
     int blank_rank; /* the first rank that has no target in one of its micro-steps, where others have some; -1: none */
     enum { SLOT_EMPTY, SLOT_FULL, SLOT_TAKEN } state;
@@ -64,6 +67,7 @@ struct trainer_feed { /* the batches of one step */
     int64_t count;           /* micro-steps */
     int64_t epoch, position; /* where the data go on behind the step */
     double data_s;           /* how long the step waited for them */
+    int64_t active;          /* as struct trainer_slot */
     bool blank;              /* as struct trainer_slot */
     int blank_rank;
     bool full;                      /* copied, and not taken yet */
@@ -109,8 +113,8 @@ struct trainer_memory {
     /* Planned bytes of the level before the chosen one, which did not fit; 0: there is none. */
     double above_bytes;
     bool level_chosen;
-    /* Of a device with memory of its own: what was in use of it before the plan, streams and
-     * libraries; and of that, what the communicators took when they were connected. */
+    /* What was in use before the plan: of a device with memory of its own by streams and libraries,
+     * and of that what the communicators took when they were connected; otherwise by this process. */
     double context_bytes, connected_bytes;
     /* The last answer of trainer_memory_now, the step after which it was asked for, and how often. */
     double seen_bytes;
@@ -118,8 +122,19 @@ struct trainer_memory {
     int seen_times;
 };
 
+/* Activations that rest outside of the device's memory. trainer_activations.c */
+struct trainer_activations {
+    struct home home; /* ops null: they lie in the plan */
+    struct home_settings settings;
+    size_t *at;  /* of each block, in the home */
+    bool *here;  /* per block: it was brought */
+    void **kept; /* the walk's */
+    int held;    /* a block of forward that stays until the next one is over; -1: none */
+};
+
 struct trainer_pending { /* a step that was enqueued */
     double begin_s, data_s, rate, computed;
+    int64_t number;                 /* of the step, from 1 on */
     int64_t count, epoch, position; /* micro-steps; where the run stands behind it */
     int64_t samples;                /* horizon.samples behind it */
     double loss_scale;              /* of run.scaler; 1: none */
@@ -153,7 +168,8 @@ struct trainer_stepper {
     struct timeline *timeline;     /* null: not wanted */
     struct outliers outliers;      /* window 0: no step is judged */
     struct pace_clock pace;
-    bool pace_due; /* a block of the clock is complete and travels with the next step */
+    int64_t met, met_whole; /* local SGD: after which step weights were averaged; and the optimizer's state */
+    bool pace_due;          /* a block of the clock is complete and travels with the next step */
 };
 
 /* Checkpoints. trainer_save.c, trainer_resume.c, trainer_origin.c */
@@ -192,6 +208,7 @@ struct trainer {
     struct trainer_run run;
     struct trainer_feeds feeds;
     struct trainer_memory memory;
+    struct trainer_activations activations;
     struct trainer_stepper stepper;
     struct trainer_saver saver;
     struct trainer_samples *samples; /* null: the job wants none */
@@ -241,6 +258,9 @@ bool trainer_level_fits(const struct trainer *t);
 double trainer_device_bytes(const struct trainer *t);
 /* Steps and schedule from where the run stands (called again after a checkpoint was loaded). */
 void trainer_count(struct trainer *t);
+/* Samples of an epoch as steps count them: with training.uneven_inputs join those that are missing in the last
+ * batch are among them. */
+int64_t trainer_rows(const struct trainer *t);
 /* The split of a step's batch among the ranks of this round. */
 struct batch_split trainer_split(const struct trainer *t);
 /* trainer_memory.c: does the job fit? DT_NO_MEMORY with what to change. */
@@ -265,6 +285,14 @@ double trainer_planned_bytes(const struct trainer *t);
 void trainer_print_plan(const struct trainer *t, const char *device, int local_size, bool json, struct dt_text *out);
 /* Allocates everything and makes weights. The world's groups must be split for t->shards. */
 int trainer_open(struct trainer *t, struct world *w, struct dt_error *err);
+/* trainer_activations.c: plans what blocks keep; open and close as homes do. bring: before the passes of a block are
+ * made (walk_hooks.keep); back: after each pass. */
+void activations_plan(struct trainer *t);
+int activations_open(struct trainer *t, struct dt_error *err);
+void activations_close(struct trainer *t);
+void activations_bring(struct trainer *t, const struct block *b, enum pass_phase phase);
+void activations_back(struct trainer *t, const struct block *b, enum pass_phase phase);
+bool activations_rest(const struct trainer *t);
 /* trainer_step.c: the memory of an open plan becomes that of the walk. */
 void trainer_step_open(struct trainer *t);
 /* Puts the next step in; on a device with memory of its own it then reads the batches of the one
@@ -288,6 +316,9 @@ double trainer_rate(const struct trainer *t, int64_t samples);
 void trainer_scale_resume(struct trainer *t, const struct scaler_state *saved);
 /* After a step, with the verdict of all ranks. DT_INVALID: the scale is at its least. */
 int trainer_scale_judge(struct trainer *t, const struct trainer_pending *p, bool overflow, struct dt_error *err);
+/* With no step in: of strategies whose ranks go apart (hooks/local_sgd.c), weights and the optimizer's state
+ * become the mean of all ranks' ones, as whoever looks at the model needs it. */
+void trainer_meet(struct trainer *t);
 /* The host waits for an event; meanwhile it looks at peers, orders and the clock. */
 int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, struct dt_error *err);
 /* For a host that waits since begin_s: looks at peers, orders and the clock. */

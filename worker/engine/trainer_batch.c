@@ -112,6 +112,7 @@ static int fill(struct trainer *t, struct trainer_feed *f, struct dt_error *err)
     f->count = s->count;
     f->epoch = s->epoch;
     f->position = s->position;
+    f->active = s->active;
     f->blank = s->blank;
     f->blank_rank = s->blank_rank;
     for (int64_t j = 0; j < f->count; j++) {

@@ -80,7 +80,7 @@ struct trainer_graphs {
 
 static bool may_be_whole(const struct trainer *t)
 {
-    return t->strategy.alone && t->strategy.weights == &weights_whole &&
+    return !activations_rest(t) && t->strategy.alone && t->strategy.weights == &weights_whole &&
            t->job->training.cuda_graphs != GRAPHS_LAYERS && 2 * t->micro_steps <= WHOLES;
 }
 

@@ -56,18 +56,19 @@ static int64_t full_step(const struct trainer_loader *l)
 }
 
 /* Decides where the next step's micro-steps take their samples; returns how many there are. The
- * rest of an epoch that fills no micro-batch of all ranks is left out; what is left of a step at
+ * rest of an epoch that fills no micro-batch of all ranks is left out, or filled up with rows that have no
+ * target (trainer_rows); what is left of a step at
  * its end is up to partial_accumulation. */
 static int64_t place_micro_steps(struct trainer_loader *l)
 {
     const struct trainer *t = l->t;
     enum partial_accumulation partial = t->job->training.partial_accumulation;
     int64_t samples = t->job->training.batch_size_per_gpu * t->size;
-    int64_t room = (t->feeds.train.sample_count - l->position) / samples, n = 0, full = full_step(l);
+    int64_t room = (trainer_rows(t) - l->position) / samples, n = 0, full = full_step(l);
     if (room <= 0 || (room < full && partial == PARTIAL_DROP)) {
         l->epoch++;
         l->position = 0;
-        room = t->feeds.train.sample_count / samples;
+        room = trainer_rows(t) / samples;
         full = full_step(l);
     }
     while (n < full) {
@@ -77,7 +78,7 @@ static int64_t place_micro_steps(struct trainer_loader *l)
             }
             l->epoch++;
             l->position = 0;
-            room = t->feeds.train.sample_count / samples;
+            room = trainer_rows(t) / samples;
         }
         l->micro[n++] = (struct micro){.epoch = l->epoch, .position = l->position};
         l->position += samples;
@@ -154,7 +155,10 @@ static int read_step(struct trainer_loader *l, struct trainer_slot *s, struct dt
     s->count = place_micro_steps(l);
     s->epoch = l->epoch;
     s->position = l->position;
+    s->active = 0;
     for (int64_t j = 0; j < s->count; j++) {
+        int64_t left = t->feeds.train.sample_count - l->micro[j].position;
+        s->active += left < t->size ? left : t->size;
         struct batch b = trainer_batch_in(&l->shape, s->host + (size_t)j * batch_bytes);
         if (data_batch(&t->feeds.train, &t->feeds.order, l->micro[j].epoch, l->micro[j].position, t->rank, t->size, &b,
                        err) != 0) {

@@ -330,10 +330,20 @@ static bool wait_for_memory(const struct world *w, const char *name, double need
     return true;
 }
 
+/* Memory of this process that is resident now. */
+static double resident_bytes(void)
+{
+    struct dt_proc_look look;
+    return dt_proc_look(getpid(), &look) ? look.resident_bytes : 0;
+}
+
 int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *err)
 {
     size_t free_bytes, total_bytes;
     struct dt_device_place place = {.name = "the device"};
+    if (w->device->host_memory) {
+        t->memory.context_bytes = resident_bytes();
+    }
     if (w->device->host_memory || !dt_device_memory(w->device, &free_bytes, &total_bytes)) {
         return 0;
     }
@@ -366,13 +376,6 @@ int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *er
     return 0;
 }
 
-/* Memory of this process that is resident now. */
-static double resident_bytes(void)
-{
-    struct dt_proc_look look;
-    return dt_proc_look(getpid(), &look) ? look.resident_bytes : 0;
-}
-
 double trainer_memory(const struct trainer *t)
 {
     size_t free_bytes, total_bytes;
@@ -397,5 +400,5 @@ double trainer_memory_now(struct trainer *t)
 double trainer_planned_bytes(const struct trainer *t)
 {
     bool on_device = !t->world->device->host_memory;
-    return needed(t, on_device, 1) + (on_device ? t->memory.context_bytes : 0);
+    return needed(t, on_device, 1) + t->memory.context_bytes;
 }

@@ -47,10 +47,7 @@ static void plan_activations(struct trainer *t)
 {
     const struct chain *c = &t->chain;
     struct plan *p = &t->memory.plan;
-    t->memory.kept = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *t->memory.kept);
-    for (int i = 0; i < c->block_count; i++) {
-        t->memory.kept[i] = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, c->blocks[i].bytes[PLACE_KEPT]);
-    }
+    activations_plan(t);
     t->memory.again = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, chain_most(c, PLACE_AGAIN));
     for (int i = 0; i < 2; i++) {
         t->memory.y[i] = plan_add(p, PLAN_ACTIVATIONS, PLAN_LOCAL, c->slot_bytes[i]);
@@ -76,12 +73,18 @@ static void plan_activations(struct trainer *t)
     t->memory.eval_rows = plan_add(p, PLAN_SCRATCH, PLAN_LOCAL, row_loss_bytes(t));
 }
 
+int64_t trainer_rows(const struct trainer *t)
+{
+    int64_t rows = t->feeds.train.sample_count, batch = t->job->training.batch_size_per_gpu * t->size;
+    return t->job->training.uneven_inputs == UNEVEN_JOIN ? (rows + batch - 1) / batch * batch : rows;
+}
+
 void trainer_count(struct trainer *t)
 {
     const struct job_training *j = &t->job->training;
     struct horizon *h = &t->run.horizon;
     const struct batch_split now = trainer_split(t);
-    horizon_begin(h, j, &now, t->run.step, t->feeds.train.sample_count, t->run.epoch, t->run.position);
+    horizon_begin(h, j, &now, t->run.step, trainer_rows(t), t->run.epoch, t->run.position);
     t->run.total_steps = t->run.step + horizon_left(h, j, &now, t->run.epoch, t->run.position);
     t->run.schedule = horizon_schedule(h, j);
     t->run.schedule.plateau = plateau_share(&t->run.plateau);
@@ -117,11 +120,36 @@ static int open_train(struct trainer *t, struct dt_error *err)
     return 0;
 }
 
+/* training.uneven_inputs: what it asks of data and model. */
+static int check_uneven(const struct trainer *t, struct dt_error *err)
+{
+    const struct job *job = t->job;
+    int64_t rows = t->feeds.train.sample_count, batch = job->training.batch_size_per_gpu * t->size, rest = rows % batch;
+    if (job->training.uneven_inputs == UNEVEN_STRICT && rest > 0 && !job->elsewhere) {
+        return dt_fail(
+            err, DT_INVALID,
+            "training.uneven_inputs: strict: data.train has %lld samples, %lld more than batches of %d ranks * "
+            "%lld take; write join to compute them, or drop to leave them out",
+            (long long)rows, (long long)rest, t->size, (long long)job->training.batch_size_per_gpu);
+    }
+    if (job->training.uneven_inputs == UNEVEN_JOIN && t->chain.buffer_count > 0) {
+        return dt_fail(err, DT_INVALID,
+                       "training.uneven_inputs: join: batch norms of model.name %s would take their statistics over "
+                       "rows without samples, too; write drop",
+                       job->model.name);
+    }
+    return 0;
+}
+
 /* Batches of all ranks need as many samples. */
 static int check_samples(const struct trainer *t, struct dt_error *err)
 {
     const struct job *job = t->job;
     int64_t need = job->training.batch_size_per_gpu * t->size;
+    if (check_uneven(t, err) != 0) {
+        return -1;
+    }
+    need = job->training.uneven_inputs == UNEVEN_JOIN ? 1 : need;
     if (job->training.partial_accumulation == PARTIAL_DROP) {
         need *= t->micro_steps;
     }
@@ -527,7 +555,7 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
         return -1;
     }
     if (plan_open(&t->memory.plan, w, err) != 0 || strategy_open(&t->strategy, w, &t->memory.plan, err) != 0 ||
-        optimizer_open(&t->optimizer, &t->memory.plan, err) != 0 ||
+        optimizer_open(&t->optimizer, &t->memory.plan, err) != 0 || activations_open(t, err) != 0 ||
         dt_event_open(w->device, &t->stepper.done, err) != 0) {
         return -1;
     }
@@ -601,6 +629,7 @@ void trainer_close(struct trainer *t)
     }
     free(t->saver.saved_path);
     free(t->saver.model_config);
+    activations_close(t);
     optimizer_clear(&t->optimizer);
     strategy_close(&t->strategy);
     plan_clear(&t->memory.plan);

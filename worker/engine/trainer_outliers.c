@@ -5,6 +5,23 @@
 #include <math.h>
 #include <stdio.h>
 
+/* The loss guard's step ends the run. */
+static int end_run(struct trainer *t, double loss, double score, struct dt_error *err)
+{
+    char times[96] = "";
+    bool back = t->job->training.guard_action == GUARD_ROLLBACK;
+    if (back) {
+        (void)snprintf(times, sizeof times, ", after %lld rollbacks (training.loss_guard_rollbacks)",
+                       (long long)t->run.rollbacks);
+    }
+    (void)dt_fail(err, DT_INVALID,
+                  "step %lld: the loss %.6g is %.3g times the median of the last %lld steps "
+                  "(training.loss_guard_factor)%s; look at the data, lower training.learning_rate, or write "
+                  "training.loss_guard_action skip",
+                  (long long)t->stepper.begun + 1, loss, score, (long long)t->stepper.outliers.window, times);
+    return dt_blame(err, DT_FAULT_FAILED, t->rank);
+}
+
 static void say_outlier(struct trainer *t, enum outlier what, double value, double score)
 {
     static const char *const names[] = {"", "loss", "grad_norm", "loss"};
@@ -38,14 +55,11 @@ int trainer_judge(struct trainer *t, struct trainer_pending *p, struct dt_error 
     if (found == OUTLIER_NONE) {
         return 0;
     }
-    if (found == OUTLIER_LOSS_MEDIAN && t->job->training.guard_action == GUARD_STOP) {
-        (void)dt_fail(err, DT_INVALID,
-                      "step %lld: the loss %.6g is %.3g times the median of the last %lld steps "
-                      "(training.loss_guard_factor); look at the data, lower training.learning_rate, or write "
-                      "training.loss_guard_action skip",
-                      (long long)t->stepper.begun + 1, r->loss, score, (long long)o->window);
-        return dt_blame(err, DT_FAULT_FAILED, t->rank);
+    enum guard_action action = found == OUTLIER_LOSS_MEDIAN ? t->job->training.guard_action : GUARD_SKIP;
+    if (action == GUARD_STOP || (action == GUARD_ROLLBACK && t->run.rollbacks >= t->job->training.guard_rollbacks)) {
+        return end_run(t, r->loss, score, err);
     }
+    t->run.goes_back = action == GUARD_ROLLBACK;
     p->skipped = true;
     t->run.outlier_steps++;
     say_outlier(t, found, found == OUTLIER_GRAD_Z ? r->grad_norm : r->loss, score);

@@ -38,13 +38,15 @@ double trainer_gradient_scale(const struct trainer *t, double loss_scale, int64_
 {
     const struct precision *p = &t->strategy.precision;
     const struct batch_layout *layout = &t->chain.batch;
-    if (p->scaler == NULL) {
+    if (p->scaler == NULL && p->wire != DT_F16) {
         return 1;
     }
     if (t->job->training.loss_normalization == LOSS_GLOBAL_TOKENS) {
         loss_scale /= power_below((double)batch_elements(layout, batch_targets(layout)));
     }
-    return p->wire == DT_F16 ? loss_scale / power_below((double)micro_steps) / before_sum(t->size) : loss_scale;
+    bool means = t->strategy.hook.row != NULL && t->strategy.hook.row->means; /* divided already */
+    double sums = means ? 1 : before_sum(t->size);
+    return p->wire == DT_F16 ? loss_scale / power_below((double)micro_steps) / sums : loss_scale;
 }
 
 double trainer_rate(const struct trainer *t, int64_t samples)

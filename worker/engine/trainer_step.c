@@ -215,6 +215,11 @@ static void bring_weights(struct trainer *t, const struct block *b, struct pass 
     note(t, back ? 'B' : 'F', b);
 }
 
+static void keep(const struct chain_walk *w, const struct block *b, enum pass_phase phase)
+{
+    activations_bring(w->context, b, phase);
+}
+
 static bool enter(const struct chain_walk *w, const struct block *b, struct pass *p)
 {
     struct trainer *t = w->context;
@@ -287,6 +292,7 @@ void trainer_leave_backward(struct trainer *t, const struct block *b)
 static void leave(const struct chain_walk *w, const struct block *b, const struct pass *p)
 {
     struct trainer *t = w->context;
+    activations_back(t, b, p->phase);
     if (p->phase != PASS_BACKWARD) {
         leave_forward(t, b, p->phase);
         return;
@@ -304,12 +310,13 @@ static void leave(const struct chain_walk *w, const struct block *b, const struc
 
 void trainer_step_open(struct trainer *t)
 {
-    static const struct walk_hooks hooks = {.enter = enter, .run = run_block, .leave = leave};
+    static const struct walk_hooks hooks = {.keep = keep, .enter = enter, .run = run_block, .leave = leave};
     const struct chain *c = &t->chain;
     void **kept = dt_arena_alloc(&t->arena, (size_t)c->block_count * sizeof *kept);
     for (int i = 0; i < c->block_count; i++) {
         kept[i] = plan_at(&t->memory.plan, t->memory.kept[i]);
     }
+    t->activations.kept = kept;
     t->stepper.walk = (struct chain_walk){.chain = c,
                                           .stream = t->world->compute,
                                           .kernels = t->world->device->kernels,
@@ -361,8 +368,21 @@ static void update(struct trainer *t, struct trainer_pending *p)
                        t->strategy.precision.scaler != NULL ? t->step_sums.overflow : NULL);
         timeline_end(t->stepper.timeline, span, w->compute);
     }
+    if (local_sgd_falls_due(&t->strategy)) {
+        local_sgd_average(&t->strategy, &t->optimizer, true, false);
+        t->stepper.met = p->number;
+    }
     t->strategy.weights->publish(&t->strategy);
+    optimizer_ahead(&t->optimizer);
     dt_event_record(p->done, w->compute);
+}
+
+void trainer_meet(struct trainer *t)
+{
+    if (t->strategy.hook.apart && t->stepper.met_whole != t->run.step) {
+        local_sgd_average(&t->strategy, &t->optimizer, t->stepper.met != t->run.step, true);
+        t->stepper.met = t->stepper.met_whole = t->run.step;
+    }
 }
 
 static bool judges(const struct trainer *t, const struct trainer_pending *p)
@@ -377,6 +397,8 @@ void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_p
     double scale = trainer_gradient_scale(t, p->loss_scale, f->count);
     trainer_graph_begin(t);
     timeline_step(t->stepper.timeline, t->stepper.begun + 1);
+    hook_begin_step(s, t->stepper.begun);
+    p->number = t->stepper.begun + 1;
 
     step_sums_begin(&t->step_sums);
     w->device->kernels->fill(w->compute,
@@ -407,6 +429,7 @@ void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_p
     struct step_sums_input sums = {.loss_sum = t->stepper.loss_sum,
                                    .valid_count = f->valid,
                                    .micro_steps = f->count,
+                                   .active = t->job->training.divide_by_initial_world_size ? 0 : f->active,
                                    .max_norm = t->job->training.max_grad_norm,
                                    .loss_scale = scale,
                                    .normalization = t->job->training.loss_normalization,

@@ -99,6 +99,10 @@ static void check_length(struct job *job, struct dt_config *c)
     if (job->logging.csv_path != NULL && !job->logging.csv) {
         dt_config_problem(c, "logging.csv_path", "nothing is written there while logging.csv is false; set it to true");
     }
+    if (t->guard_action == GUARD_ROLLBACK && job->checkpointing.save_every_n_steps == 0) {
+        dt_config_problem(c, "training.loss_guard_action",
+                          "rollback needs a checkpoint to go back to; give checkpointing.save_every_n_steps");
+    }
     if (t->eval_every_n_steps > 0 && job->data.val.count == 0) {
         dt_config_problem(c, "training.eval_every_n_steps", "there is nothing to evaluate on; give data.val");
     }
@@ -150,13 +154,15 @@ static const char *owners(struct job *job, int i, const char *section, const cha
 static int read_optimizer(struct job *job, struct dt_config *c)
 {
     const struct optimizer_row *row = optimizer_find(job->optimizer.name);
+    const struct optimizer_row *rest = optimizer_rest(row);
     job->optimizer.row = row;
     int bad = dt_config_read(c, row->section, row->fields, &job->optimizer.numbers);
+    bad += rest != NULL ? dt_config_read(c, rest->section, rest->fields, &job->optimizer.rest) : 0;
     for (int i = 0; optimizer_at(i) != NULL; i++) {
         const struct optimizer_row *other = optimizer_at(i);
         for (const struct dt_field *f = other->fields; f->key != NULL; f++) {
             char *key = dt_arena_printf(&job->arena, "%s.%s", other->section, f->key);
-            bool own = strcmp(other->section, row->section) == 0 && has_key(row->fields, f->key);
+            bool own = optimizer_has_key(row, other->section, f->key);
             const char *names = own || dt_config_where(c, key) == NULL ? NULL : owners(job, i, other->section, f->key);
             if (names != NULL) {
                 dt_config_problem(c, key, "belongs to %s, and optimizer.name is %s (%s); remove it", names, row->name,
@@ -267,7 +273,7 @@ static void check_precision(struct job *job, struct dt_config *c)
     p->sums = dialect_element(job->training.grad_accum_dtype);
     job->training.optimizer_state_dtype = names[p->states];
     job->training.grad_accum_dtype = names[p->sums];
-    if (p->reduce != p->compute && p->reduce != DT_F32) {
+    if (p->reduce != p->compute && p->reduce != DT_F32 && p->compute != DT_F32) {
         dt_config_problem(c, "mixed_precision.reduce_dtype",
                           "%s on the wire of a run in %s is not there yet; write %s, or remove it", names[p->reduce],
                           names[p->compute], dt_dtype_half(p->compute) ? "fp32" : "the param_dtype of that name");
@@ -342,8 +348,11 @@ int job_parts(struct job *job, const struct job_section *s, struct job_part part
     parts[count++] = (struct job_part){s->fields, section_of(job, s)};
     if (s == &job_sections[JOB_MODEL] && job->model.ops != NULL) {
         parts[count++] = (struct job_part){job->model.ops->fields, job->model.sizes.bytes};
-    } else if (row != NULL && strcmp(row->section, s->name) == 0) {
-        parts[count++] = (struct job_part){row->fields, &job->optimizer.numbers};
+    }
+    for (bool rest = false; s != &job_sections[JOB_MODEL] && row != NULL; row = optimizer_rest(row), rest = true) {
+        if (strcmp(row->section, s->name) == 0) {
+            parts[count++] = (struct job_part){row->fields, rest ? &job->optimizer.rest : &job->optimizer.numbers};
+        }
     }
     return count;
 }
@@ -470,6 +479,12 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
         check_optimizer(job, c);
         job_read_groups(job, c);
     }
+    if (good[JOB_RECOMPUTE]) { /* attention's probabilities are never kept, so what is selected is the rest */
+        int *level = &job->recompute.level;
+        *level = *level == JOB_RECOMPUTE_FULL        ? RECOMPUTE_BLOCK
+                 : *level == JOB_RECOMPUTE_SELECTIVE ? RECOMPUTE_CHEAP
+                                                     : *level;
+    }
     if (good[JOB_OFFLOAD] && good[JOB_TRAINING]) {
         job_check_offload(job, c);
     }
@@ -489,6 +504,9 @@ static void check_sections(struct job *job, struct dt_config *c, const bool *goo
     }
     if (good[JOB_TRAINING] && good[JOB_SCALING]) {
         choose_scaler(job);
+    }
+    if (good[JOB_DDP] && good[JOB_POWER_SGD] && good[JOB_TRAINING] && good[JOB_MIXED]) {
+        job_check_hooks(job, c);
     }
 }
 

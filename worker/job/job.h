@@ -27,15 +27,18 @@ enum matmul_precision { MATMUL_HIGHEST, MATMUL_HIGH };
 enum encoding_errors { ENCODING_REFUSE, ENCODING_REPLACE };
 enum on_bad_record { BAD_RECORD_REFUSE, BAD_RECORD_SKIP };
 enum on_bad_image { BAD_IMAGE_REFUSE, BAD_IMAGE_SKIP };
-/* offload.optimizer, offload.parameters; offload.engine */
+/* offload.optimizer, offload.parameters, offload.activations; offload.engine */
 enum offload_to { OFFLOAD_NONE, OFFLOAD_CPU, OFFLOAD_NVME };
 enum offload_engine { OFFLOAD_ENGINE_AUTO, OFFLOAD_ENGINE_RING, OFFLOAD_ENGINE_THREADS };
+/* what becomes of the samples at the end of an epoch that fill no micro-batch of all ranks */
+enum uneven_inputs { UNEVEN_DROP, UNEVEN_JOIN, UNEVEN_STRICT };
 enum partial_accumulation { PARTIAL_STEP, PARTIAL_CARRY, PARTIAL_DROP };
 
 /* Names of enum recompute, in its order. */
 #define JOB_RECOMPUTE_LEVELS "none|cheap|mlp|block"
-/* activation_checkpointing.level: "auto", the word after them. */
-enum { JOB_RECOMPUTE_AUTO = RECOMPUTE_BLOCK + 1 };
+/* activation_checkpointing.level: the words after them; the last two are Megatron's for block and cheap. */
+#define JOB_RECOMPUTE_WORDS JOB_RECOMPUTE_LEVELS "|auto|full|selective"
+enum { JOB_RECOMPUTE_AUTO = RECOMPUTE_BLOCK + 1, JOB_RECOMPUTE_FULL, JOB_RECOMPUTE_SELECTIVE };
 
 /* the section loss_scaling (worker/engine/scaler.h) */
 struct scaler_settings {
@@ -50,7 +53,7 @@ struct scaler_settings {
 };
 enum { JOB_GROUPS_MAX = 32 };
 enum clip_algorithm { CLIP_NORM, CLIP_VALUE };
-enum guard_action { GUARD_SKIP, GUARD_STOP };
+enum guard_action { GUARD_SKIP, GUARD_STOP, GUARD_ROLLBACK };
 
 struct job {
     const char *path;       /* the job file, as given */
@@ -112,6 +115,7 @@ struct job {
         double skip_loss_z, skip_grad_z, guard_factor; /* 0: any */
         int64_t guard_window;                          /* steps that the three look back */
         int guard_action;                              /* enum guard_action */
+        int64_t guard_rollbacks;                       /* most of them in a round */
         int64_t seed;
         int64_t eval_every_n_steps, eval_batches; /* 0: never; 0: all */
         int64_t check_replicas_every_n_steps;     /* 0: never */
@@ -133,23 +137,41 @@ struct job {
         struct dt_strings freeze; /* globs of tensors */
         enum accumulate_sync accumulate_sync;
         enum partial_accumulation partial_accumulation;
-        int64_t threads; /* 0: cores this process may use / local ranks */
+        enum uneven_inputs uneven_inputs;
+        bool divide_by_initial_world_size; /* UNEVEN_JOIN: ranks that have no samples count in means over ranks */
+        int64_t threads;                   /* 0: cores this process may use / local ranks */
     } training;
     struct job_optimizer {
         const char *name; /* of OPTIMIZER_NAMES */
         const struct optimizer_row *row;
         struct dt_update_numbers numbers; /* the values of row->fields */
+        struct dt_update_numbers rest;    /* those of its rest (optimizer_rest) */
         const char *groups_text;          /* optimizer.groups as JSON; or null */
         int group_count;
         struct job_group {
-            struct dt_strings params; /* globs over names of tensors */
-            double lr_scale;          /* of training.learning_rate */
-            double weight_decay;      /* of all tensors; NaN: as without the group */
+            struct dt_strings params;           /* globs over names of tensors */
+            double lr_scale;                    /* of training.learning_rate */
+            double weight_decay;                /* of all tensors; NaN: as without the group */
+            bool own_rate, own_betas;           /* own_rate: whatever optimizer.adamw_learning_rate says */
+            double beta1, beta2, eps, momentum; /* of own_betas; 0: as without the group */
+            const struct optimizer_row *row;    /* of the job's optimizer and its rest; null: by the tensor */
         } groups[JOB_GROUPS_MAX];
     } optimizer;
     struct job_ddp {
-        double bucket_cap_mb;
+        double bucket_cap_mb, first_bucket_mb;
+        const char *comm_hook, *comm_wrapper; /* rows of engine/hooks/hooks.c, in its spelling; null: none */
+        bool find_unused_parameters, static_graph, gradient_as_bucket_view;
     } ddp;
+    struct job_power_sgd {
+        int64_t matrix_approximation_rank, start_iter; /* start_iter: steps before it are plain */
+        double min_compression_rate, epsilon;          /* epsilon: added to norms of columns */
+        bool use_error_feedback, warm_start;
+        int64_t random_seed;
+    } power_sgd;
+    struct job_local_sgd {
+        int64_t warmup_steps, period; /* steps that reduce all gradients; steps between averages */
+        int64_t group_size;           /* post_local_sgd: ranks of a group; 0: those of a host */
+    } local_sgd;
     struct job_fsdp {
         int64_t device_mesh[2]; /* replicas, shards; 0 0: one shard group per host */
         enum prefetch backward_prefetch;
@@ -173,7 +195,7 @@ struct job {
         int level; /* enum recompute, or JOB_RECOMPUTE_AUTO */
     } recompute;
     struct job_offload {
-        enum offload_to optimizer, parameters;
+        enum offload_to optimizer, parameters, activations;
         double ratio; /* of the optimizer's state */
         struct dt_strings nvme_path;
         int64_t portion; /* elements; 0: HOME_PORTION */
@@ -273,6 +295,8 @@ void job_schema(struct dt_text *out);
 /* job_offload.c: a strategy whose name says that it offloads fills in what the keys of `offload` leave
  * open; then what the job asks of its strategy and what spans keys is checked. */
 void job_check_offload(struct job *job, struct dt_config *c);
+/* job_hooks.c: what spans the sections ddp, power_sgd and local_sgd and the strategy. */
+void job_check_hooks(struct job *job, struct dt_config *c);
 /* job_compare.c */
 /* What a key of the job is to a run that goes on from a checkpoint. */
 enum job_key_kind {

@@ -37,6 +37,8 @@ static const struct job_key {
     {"transforms.random_horizontal_flip", JOB_KEY_NUMBER},
     {"transforms.mean", JOB_KEY_NUMBER},
     {"transforms.std", JOB_KEY_NUMBER},
+    {"training.uneven_inputs", JOB_KEY_DATA},
+    {"training.divide_by_initial_world_size", JOB_KEY_NUMBER},
     {"training.seed", JOB_KEY_DATA},
     {"training.learning_rate", JOB_KEY_NUMBER},
     {"training.lr_scheduler_type", JOB_KEY_NUMBER},
@@ -56,6 +58,18 @@ static const struct job_key {
     {"training.loss_normalization", JOB_KEY_NUMBER},
     {"training.partial_accumulation", JOB_KEY_NUMBER},
     {"training.sync_batch_norm", JOB_KEY_NUMBER},
+    {"ddp.comm_hook", JOB_KEY_NUMBER},
+    {"ddp.comm_wrapper", JOB_KEY_NUMBER},
+    {"power_sgd.matrix_approximation_rank", JOB_KEY_NUMBER},
+    {"power_sgd.start_powerSGD_iter", JOB_KEY_NUMBER},
+    {"power_sgd.min_compression_rate", JOB_KEY_NUMBER},
+    {"power_sgd.use_error_feedback", JOB_KEY_NUMBER},
+    {"power_sgd.warm_start", JOB_KEY_NUMBER},
+    {"power_sgd.orthogonalization_epsilon", JOB_KEY_NUMBER},
+    {"power_sgd.random_seed", JOB_KEY_NUMBER},
+    {"local_sgd.warmup_steps", JOB_KEY_NUMBER},
+    {"local_sgd.period", JOB_KEY_NUMBER},
+    {"local_sgd.group_size", JOB_KEY_NUMBER},
     {"training.max_steps", JOB_KEY_LENGTH},
     {"training.max_tokens", JOB_KEY_LENGTH},
     {"training.num_epochs", JOB_KEY_LENGTH},
@@ -89,8 +103,9 @@ static int list_keys(const struct model_ops *ops, const struct optimizer_row *ro
         }
     }
     for (int i = 0; optimizer_at(i) != NULL; i++) {
-        if (row == NULL || row == optimizer_at(i)) {
-            count += list_optimizer(optimizer_at(i), arena, &out[count], most - KEY_COUNT - SCHEDULER_MOST - count);
+        const struct optimizer_row *all = optimizer_at(i);
+        if (row == NULL || row == all || optimizer_rest(row) == all) {
+            count += list_optimizer(all, arena, &out[count], most - KEY_COUNT - SCHEDULER_MOST - count);
         }
     }
     for (int i = 1; i < KEY_COUNT; i++) {
@@ -186,7 +201,11 @@ static cJSON *older_value(const char *path)
     if (strcmp(path, "data.sampler") == 0) {
         return cJSON_CreateString("permutation");
     }
-    return strcmp(path, "data.document_mask") == 0 ? cJSON_CreateFalse() : NULL;
+    if (strcmp(path, "training.uneven_inputs") == 0) {
+        return cJSON_CreateString("drop");
+    }
+    bool was_off = strcmp(path, "data.document_mask") == 0 || strcmp(path, "training.adam_amsgrad") == 0;
+    return was_off ? cJSON_CreateFalse() : NULL;
 }
 
 /* True when the key differs; *out says how. A key that one version did not know says nothing. */

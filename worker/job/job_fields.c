@@ -53,7 +53,6 @@ static const struct dt_rule pair = {.type = DT_RULE_PAIR, .min = 1, .max = STEPS
 static const struct dt_rule from_0 = {.type = DT_RULE_NUMBER, .max = LARGE};
 static const struct dt_rule fraction = {.type = DT_RULE_NUMBER, .max = 1};
 static const struct dt_rule power = {.type = DT_RULE_NUMBER, .open_min = true, .max = 100};
-static const struct dt_rule bucket = {.type = DT_RULE_NUMBER, .open_min = true, .max = 65536};
 static const struct dt_rule seconds = {.type = DT_RULE_NUMBER, .max = 31536000};
 static const struct dt_rule format = {.type = DT_RULE_CHOICE,
                                       .choices = "auto|tokens|nanogpt|rows|tensors|multiple_choice|"
@@ -79,7 +78,7 @@ static const struct dt_rule model_name = {.type = DT_RULE_CHOICE,
                                                          [1]};
 static const struct dt_rule optimizer_name = {.type = DT_RULE_CHOICE,
                                               .choices = OPTIMIZER_NAMES,
-                                              .later = "adafactor|muon|rmsprop|adadelta|onebitadam|"
+                                              .later = "adafactor|rmsprop|adadelta|onebitadam|"
                                                        "zerooneadam|onebitlamb"};
 /* Lightning's, for other machines. */
 static bool explain_strategy(const char *word, struct dt_text *out)
@@ -94,26 +93,26 @@ static bool explain_strategy(const char *word, struct dt_text *out)
     return false;
 }
 
-static const struct dt_rule strategy = {.type = DT_RULE_CHOICE,
-                                        .list = "train --list-strategies",
-                                        .explain = explain_strategy,
-                                        .open = true,
-                                        .choices =
-                                            "auto|single_device|ddp|zero0|no_shard|zero1|zero2|zero3|full_shard|"
-                                            "shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
-                                            "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|"
-                                            "deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
-                                            "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_"
-                                            "stage_3|ddp_find_unused_parameters_false|ddp_find_unused_parameters_true|"
-                                            "ddp_spawn|ddp_spawn_find_unused_parameters_false|"
-                                            "ddp_spawn_find_unused_parameters_true|ddp_fork|"
-                                            "ddp_fork_find_unused_parameters_false|"
-                                            "ddp_fork_find_unused_parameters_true|ddp_notebook|"
-                                            "ddp_notebook_find_unused_parameters_false|"
-                                            "ddp_notebook_find_unused_parameters_true|fsdp_cpu_offload|"
-                                            "deepspeed_stage_1_offload|deepspeed_stage_2_offload|"
-                                            "deepspeed_stage_3_offload|deepspeed_stage_3_offload_nvme|"
-                                            "zero2_offload|zero3_offload"};
+static const struct dt_rule strategy = {
+    .type = DT_RULE_CHOICE,
+    .list = "train --list-strategies",
+    .explain = explain_strategy,
+    .open = true,
+    .choices = "auto|single_device|ddp|local_sgd|zero0|no_shard|zero1|zero2|zero3|full_shard|"
+               "shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
+               "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|"
+               "deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
+               "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_"
+               "stage_3|ddp_find_unused_parameters_false|ddp_find_unused_parameters_true|"
+               "ddp_spawn|ddp_spawn_find_unused_parameters_false|"
+               "ddp_spawn_find_unused_parameters_true|ddp_fork|"
+               "ddp_fork_find_unused_parameters_false|"
+               "ddp_fork_find_unused_parameters_true|ddp_notebook|"
+               "ddp_notebook_find_unused_parameters_false|"
+               "ddp_notebook_find_unused_parameters_true|fsdp_cpu_offload|"
+               "deepspeed_stage_1_offload|deepspeed_stage_2_offload|"
+               "deepspeed_stage_3_offload|deepspeed_stage_3_offload_nvme|"
+               "zero2_offload|zero3_offload"};
 static const struct dt_rule scheduler = {.type = DT_RULE_CHOICE,
                                          .choices =
                                              "constant|constant_with_warmup|linear|cosine|cosine_with_restarts|"
@@ -144,7 +143,8 @@ static const struct dt_rule backoff = {.type = DT_RULE_NUMBER, .open_min = true,
 static const struct dt_rule state_element = {
     .type = DT_RULE_CHOICE, .choices = "fp32|float32|bf16|bfloat16", .later = "fp16|float16|fp8|int8|uint8"};
 static const struct dt_rule clip_algorithm = {.type = DT_RULE_ENUM, .choices = "norm|value"};
-static const struct dt_rule guard_action = {.type = DT_RULE_ENUM, .choices = "skip|stop", .later = "rollback"};
+static const struct dt_rule guard_action = {.type = DT_RULE_ENUM, .choices = "skip|stop|rollback"};
+static const struct dt_rule guard_rollbacks = {.type = DT_RULE_INTEGER, .min = 1, .max = 1000000};
 static const struct dt_rule guard_window = {.type = DT_RULE_INTEGER, .min = 2, .max = 65536};
 static const struct dt_rule groups = {.type = DT_RULE_OBJECTS, .null = true};
 static const struct dt_rule normalization = {.type = DT_RULE_ENUM, .choices = "local_mean|global_tokens"};
@@ -164,6 +164,7 @@ static bool explain_medium(const char *word, struct dt_text *out)
 static const struct dt_rule matmul_precision = {
     .type = DT_RULE_ENUM, .choices = "highest|high", .explain = explain_medium};
 static const struct dt_rule partial = {.type = DT_RULE_ENUM, .choices = "step|carry|drop"};
+static const struct dt_rule uneven = {.type = DT_RULE_ENUM, .choices = "drop|join|strict"};
 static const struct dt_rule prefetch = {
     .type = DT_RULE_ENUM, .choices = "BACKWARD_PRE|BACKWARD_POST|none", .null = true, .null_value = PREFETCH_NONE};
 static const struct dt_rule wrap_by = {
@@ -171,8 +172,7 @@ static const struct dt_rule wrap_by = {
 static const struct dt_rule elements = {.type = DT_RULE_INTEGER, .max = 9e15};
 static const struct dt_rule elements_or_null = {.type = DT_RULE_INTEGER, .max = 9e15, .null = true, .null_value = -1};
 static const struct dt_rule globs = {.type = DT_RULE_STRINGS, .null = true};
-static const struct dt_rule level = {
-    .type = DT_RULE_ENUM, .choices = JOB_RECOMPUTE_LEVELS "|auto", .later = "attention|full|selective"};
+static const struct dt_rule level = {.type = DT_RULE_ENUM, .choices = JOB_RECOMPUTE_WORDS, .later = "attention"};
 
 static const struct dt_rule offload_to = {.type = DT_RULE_ENUM, .choices = "none|cpu|nvme"};
 static const struct dt_rule offload_engine = {.type = DT_RULE_ENUM, .choices = "auto|io_uring|threads"};
@@ -297,8 +297,13 @@ static const struct dt_field training_fields[] = {
      AT(guard_factor), &from_0},
     {"loss_guard_window", "128", "how many steps skip_update_* and loss_guard_factor look back; before, all pass",
      AT(guard_window), &guard_window},
-    {"loss_guard_action", "\"skip\"", "skip: the step changes nothing; stop: the run ends before it", AT(guard_action),
-     &guard_action},
+    {"loss_guard_action", "\"skip\"",
+     "skip: the step changes nothing; stop: the run ends before it; rollback: what changed since the last checkpoint "
+     "is "
+     "undone, too",
+     AT(guard_action), &guard_action},
+    {"loss_guard_rollbacks", "3", "how often loss_guard_action rollback goes back before the run ends",
+     AT(guard_rollbacks), &guard_rollbacks},
     {"seed", "42", "of initial weights and the order of samples", AT(seed), &seed},
     {"eval_every_n_steps", "0", "steps between evaluations on data.val; 0: only at the end", AT(eval_every_n_steps),
      &steps},
@@ -355,6 +360,13 @@ static const struct dt_field training_fields[] = {
     {"accumulate_sync", "\"auto\"", "when gradients are reduced under accumulation", AT(accumulate_sync), &accumulate},
     {"partial_accumulation", "\"step\"", "what becomes of an incomplete accumulation at the end of an epoch",
      AT(partial_accumulation), &partial},
+    {"uneven_inputs", "\"drop\"",
+     "samples at the end of an epoch that fill no batch of all ranks: left out; join: computed by the ranks that have "
+     "some, while the others take part in what is sent; strict: an error before the first step",
+     AT(uneven_inputs), &uneven},
+    {"divide_by_initial_world_size", "true",
+     "join with local_mean: ranks without samples count in the mean over ranks, as in PyTorch; false: they do not",
+     AT(divide_by_initial_world_size), &boolean},
     {"threads", "0", "CPU threads per rank; 0: cores this process may use / local ranks", AT(threads), &threads},
     {0},
 };
@@ -362,8 +374,8 @@ static const struct dt_field training_fields[] = {
 static const struct dt_field optimizer_fields[] = {
     {"name", "\"adamw\"", "which optimizer", offsetof(struct job_optimizer, name), &optimizer_name},
     {"groups", "null",
-     "tensors by name: a list of {\"params\": glob or globs, \"learning_rate\" or \"lr_scale\", \"weight_decay\"}; the "
-     "first that names a tensor has it",
+     "tensors by name: a list of {\"params\": glob or globs, \"learning_rate\" or \"lr_scale\", \"weight_decay\", "
+     "\"betas\", \"eps\", \"momentum\", \"optimizer\"}; the first that names a tensor has it",
      offsetof(struct job_optimizer, groups_text), &groups},
     {0},
 };
@@ -409,11 +421,6 @@ static const struct dt_field fsdp_fields[] = {
     {0},
 };
 #undef AT
-static const struct dt_field ddp_fields[] = {
-    {"bucket_cap_mb", "25", "MiB of gradients per all-reduce of ddp, 1 at most in the first",
-     offsetof(struct job_ddp, bucket_cap_mb), &bucket},
-    {0},
-};
 static const struct dt_field mixed_fields[] = {
     {"reduce_dtype", "null", "of gradients while they are reduced; as training.precision when null",
      offsetof(struct job_mixed, reduce_dtype), &element},
@@ -449,9 +456,8 @@ static const struct dt_field recompute_fields[] = {
     {"checkpoint_every_n_layers", "1", "every how many layers", offsetof(struct job_recompute, every_n_layers),
      &layers},
     {"level", "\"block\"",
-     "what is computed again; auto: as little as the GPU's memory allows; while not enabled none or cheap (norms and "
-     "the "
-     "activation), as a GPU's memory allows, and cheap on a CPU",
+     "what is computed again; auto: as little as the GPU's memory allows; full means block, selective means cheap; "
+     "while not enabled none or cheap (norms and the activation), as a GPU's memory allows, and cheap on a CPU",
      offsetof(struct job_recompute, level), &level},
     {0},
 };
@@ -462,6 +468,8 @@ static const struct dt_field offload_fields[] = {
      AT(optimizer), &offload_to},
     {"parameters", "\"none\"", "where slices of the weights rest, of strategies that slice them", AT(parameters),
      &offload_to},
+    {"activations", "\"none\"", "where rests what layers keep from forward to backward (activation_checkpointing)",
+     AT(activations), &offload_to},
     {"ratio", "1", "share of the optimizer's state that is offloaded, by whole units", AT(ratio), &fraction},
     {"nvme_path", "null", "folder for the files, or a list of folders on several disks", AT(nvme_path),
      &strings_or_null},
@@ -557,7 +565,10 @@ const struct job_section job_sections[JOB_SECTION_COUNT + 1] = {
     [JOB_OPTIMIZER] = {"optimizer", "what updates the weights", optimizer_fields, offsetof(struct job, optimizer)},
     [JOB_SCHEDULER] = {"scheduler", "numbers of single schedules", job_scheduler_fields,
                        offsetof(struct job, training.scheduler)},
-    [JOB_DDP] = {"ddp", "details of ddp", ddp_fields, offsetof(struct job, ddp)},
+    [JOB_DDP] = {"ddp", "details of ddp", job_ddp_fields, offsetof(struct job, ddp)},
+    [JOB_POWER_SGD] = {"power_sgd", "ddp.comm_hook power_sgd", job_power_sgd_fields, offsetof(struct job, power_sgd)},
+    [JOB_LOCAL_SGD] = {"local_sgd", "the strategy local_sgd, and ddp.comm_hook post_local_sgd", job_local_sgd_fields,
+                       offsetof(struct job, local_sgd)},
     [JOB_FSDP] = {"fsdp", "details of the sharded strategies", fsdp_fields, offsetof(struct job, fsdp)},
     [JOB_MIXED] = {"mixed_precision", "FSDP's block", mixed_fields, offsetof(struct job, mixed)},
     [JOB_SCALING] = {"loss_scaling", "the scale of the loss, where fp16 is computed with", scaling_fields,
@@ -593,10 +604,10 @@ const struct dt_config_hint job_hints[] = {
     {"distributed", "not there yet; the launcher and training.device choose how ranks talk; remove it"},
     {"fsdp.mixed_precision", "here it is a section of its own: mixed_precision"},
     {"fsdp.ignored_modules", LATER},
-    {"ddp.find_unused_parameters", LATER},
-    {"ddp.static_graph", LATER},
-    {"ddp.gradient_as_bucket_view", LATER},
-    {"ddp.first_bucket_mb", LATER},
+    {"ddp.ddp_comm_hook", "Lightning's name; here it is ddp.comm_hook"},
+    {"ddp.ddp_comm_wrapper", "Lightning's name; here it is ddp.comm_wrapper"},
+    {"ddp.ddp_comm_state", "Lightning's name; here its numbers are keys of power_sgd, or of local_sgd"},
+    {"ddp.model_averaging_period", "Lightning's name; here it is local_sgd.period"},
     {"ddp.broadcast_buffers", "here it is training.broadcast_buffers"},
     {"logging.use_tensorboard", LATER},
     {"logging.use_wandb", LATER},

@@ -20,6 +20,8 @@ enum {
     JOB_OPTIMIZER,
     JOB_SCHEDULER,
     JOB_DDP,
+    JOB_POWER_SGD,
+    JOB_LOCAL_SGD,
     JOB_FSDP,
     JOB_MIXED,
     JOB_SCALING,
@@ -45,6 +47,8 @@ const struct dt_field *job_other_fields(const struct job_section *s, int i);
 /* job_scheduler.c: the section `scheduler`, and checks of what the schedule reads. */
 extern const struct dt_field job_scheduler_fields[];
 void job_check_schedule(struct job *job, struct dt_config *c);
+/* job_hooks.c: the sections ddp, power_sgd and local_sgd. */
+extern const struct dt_field job_ddp_fields[], job_power_sgd_fields[], job_local_sgd_fields[];
 /* job_batch.c. Before the tables are read: an accumulation that is an object becomes
  * training.accumulation_schedule. */
 void job_read_accumulation(struct dt_config *c);

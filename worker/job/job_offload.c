@@ -27,7 +27,8 @@ static const struct meaning {
 static const char *const whole[] = {"auto",     "single",        "single_device",
                                     "ddp",      "ddp_spawn",     "ddp_find_unused_parameters_false",
                                     "zero0",    "zero_stage_0",  "ddp_find_unused_parameters_true",
-                                    "no_shard", "fsdp_no_shard", "deepspeed_stage_0"};
+                                    "no_shard", "fsdp_no_shard", "deepspeed_stage_0",
+                                    "local_sgd"};
 static const char *const whole_weights[] = {"zero1",
                                             "zero2",
                                             "deepspeed",
@@ -97,7 +98,8 @@ void job_check_offload(struct job *job, struct dt_config *c)
                           "only strategies that slice weights offload a share of the optimizer's state; write zero3 "
                           "or full_shard, or 1");
     }
-    if ((o->optimizer == OFFLOAD_NVME || o->parameters == OFFLOAD_NVME) && o->nvme_path.count == 0) {
+    if ((o->optimizer == OFFLOAD_NVME || o->parameters == OFFLOAD_NVME || o->activations == OFFLOAD_NVME) &&
+        o->nvme_path.count == 0) {
         dt_config_problem(c, "offload.nvme_path", "is missing: nvme needs a folder on a fast disk; give one");
     }
     if (o->nvme_path.count > 8) {

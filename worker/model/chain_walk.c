@@ -67,6 +67,13 @@ static void run(const struct chain_walk *w, const struct block *b, const struct 
     }
 }
 
+static void keep(const struct chain_walk *w, const struct block *b, enum pass_phase phase)
+{
+    if (w->hooks->keep != NULL) {
+        w->hooks->keep(w, b, phase);
+    }
+}
+
 static void leave(const struct chain_walk *w, const struct block *b, const struct pass *p)
 {
     if (w->hooks->leave != NULL) {
@@ -81,6 +88,7 @@ void chain_forward(const struct chain_walk *w, enum pass_phase phase, const stru
     int count = phase == PASS_EVAL ? c->block_count : c->block_count - 1;
     for (int i = 0; i < count; i++) {
         const struct block *b = &c->blocks[i];
+        keep(w, b, phase);
         struct pass p = new_pass(w, b, phase, batch);
         if (i + 1 < c->block_count) {
             p.y = y_of(w, b, phase == PASS_EVAL);
@@ -102,6 +110,7 @@ void chain_backward(const struct chain_walk *w, const struct batch *batch, const
     const struct chain *c = w->chain;
     for (int i = c->block_count - 1; i >= 0; i--) {
         const struct block *b = &c->blocks[i];
+        keep(w, b, PASS_RECOMPUTE);
         struct pass p = new_pass(w, b, PASS_RECOMPUTE, batch);
         bool last = i + 1 == c->block_count;
         if (last || b->reads_x) {

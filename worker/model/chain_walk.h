@@ -12,6 +12,9 @@
 
 struct chain_walk;
 struct walk_hooks {
+    /* Called first, in PASS_FORWARD, PASS_EVAL and PASS_RECOMPUTE, which stands for PASS_BACKWARD, too. It may change
+     * in `kept` where the memory of this block and of the one before it is; null: that stays as it is. */
+    void (*keep)(const struct chain_walk *w, const struct block *b, enum pass_phase phase);
     /* Called before the block runs in the pass's phase. Sets weights, and in PASS_BACKWARD grads
      * and accumulate. It may set other members, too (batch, busy_sms). PASS_RECOMPUTE comes before
      * each PASS_BACKWARD, even if the block recomputes nothing. False: the walk ends here. */

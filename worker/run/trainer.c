@@ -69,7 +69,7 @@ static void report_step(struct trainer *t, const struct trainer_result *x)
     int64_t tokens = x->micro_steps * t->size * t->job->training.batch_size_per_gpu * t->feeds.train.sequence_length;
     struct report r = stand(t);
     r.logged = due(t->run.step, t->job->logging.log_every_n_steps) || t->run.step >= t->run.total_steps;
-    r.epoch = (double)t->run.epoch + (double)t->run.position / (double)t->feeds.train.sample_count;
+    r.epoch = (double)t->run.epoch + (double)t->run.position / (double)trainer_rows(t);
     r.sequences = t->job->model.ops->positions != NULL;
     r.tokens = t->run.tokens;
     r.targets = x->valid_count;
@@ -355,7 +355,7 @@ static bool comparison_falls_on(const struct trainer *t, int64_t step)
 static bool needs_state(const struct trainer *t)
 {
     return eval_falls_on(t, t->stepper.begun) || samples_fall_on(t, t->stepper.begun) ||
-           save_falls_on(t, t->stepper.begun) || comparison_falls_on(t, t->stepper.begun) ||
+           save_falls_on(t, t->stepper.begun) || comparison_falls_on(t, t->stepper.begun) || t->run.goes_back ||
            (t->run.votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0;
 }
 
@@ -379,12 +379,27 @@ static int open_timeline(struct trainer *t, struct dt_error *err)
     return rc;
 }
 
+/* Ranks that have gone apart meet before anything looks at the model. */
+static void meet_for(struct trainer *t, bool compares, unsigned votes)
+{
+    if (compares || eval_falls_on(t, t->run.step) || samples_fall_on(t, t->run.step) || save_falls_on(t, t->run.step) ||
+        (votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0 || t->run.step >= t->run.total_steps || trainer_stops(t)) {
+        trainer_meet(t);
+    }
+}
+
 /* What the step that is done, or a vote that came with it, asks for before the next one begins. Votes
  * wait for the steps that were begun before they were heard. */
 static int act_between_steps(struct trainer *t, struct dt_error *err)
 {
     unsigned votes = t->stepper.begun == t->run.step ? t->run.votes : 0;
-    bool compares = comparison_falls_on(t, t->run.step);
+    bool compares = comparison_falls_on(t, t->run.step), goes_back = t->run.goes_back;
+    if (t->stepper.begun == t->run.step) {
+        meet_for(t, compares, votes);
+    }
+    if (goes_back && (end_save_beside(t, true, err) != 0 || trainer_roll_back(t, err) != 0)) {
+        return -1;
+    }
     if (compares && trainer_check_replicas(t, err) != 0) { /* before a save */
         return -1;
     }
@@ -403,7 +418,7 @@ static int act_between_steps(struct trainer *t, struct dt_error *err)
         return -1;
     }
     t->run.votes &= ~(votes & (VOTE_SAVE | VOTE_EVALUATE));
-    if (compares || evaluates || samples || saves) {
+    if (compares || evaluates || samples || saves || goes_back) {
         pace_skip(&t->stepper.pace, dt_now_s(), dt_stream_waited_s(t->world->compute));
     }
     return 0;

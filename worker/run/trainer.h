@@ -62,6 +62,8 @@ int trainer_check_weights(const struct trainer *t, struct dt_error *err);
 bool trainer_began_broken(const struct trainer *t, struct dt_error *err);
 /* *changes: what of the job differs from that of the checkpoint, and was taken. */
 int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err);
+/* Weights, buffers and the optimizer's state alone, of a checkpoint of this run. *samples: horizon.samples there. */
+int trainer_load_state(struct trainer *t, const char *path, int64_t *samples, struct dt_error *err);
 /* DT_INVALID, with the key and both values, if the job's model is not that of the checkpoint. */
 int trainer_check_model(const struct job *job, const char *path, struct dt_error *err);
 /* The weights of a checkpoint alone, into a model whose tensors have the same names and shapes; the run's
@@ -71,6 +73,9 @@ int trainer_load_weights(struct trainer *t, const char *path, struct dt_error *e
  * error) on all of them: nothing is left of the try, the checkpoint before stays, and the run
  * may go on. */
 int trainer_save(struct trainer *t, struct dt_error *err);
+/* trainer_rollback.c: goes back to the last checkpoint, as t->run.goes_back wants it, with no step in and no save
+ * under way. All ranks together. */
+int trainer_roll_back(struct trainer *t, struct dt_error *err);
 /* trainer_replicas.c: do all ranks that should have the same weights and optimizer state have them? With no
  * step in; all ranks together. DT_IO, with the blame on the rank that differs, names step and tensor.
  * Nothing is compared where no two ranks hold the same. */

@@ -48,9 +48,8 @@ void trainer_take_place(struct trainer *t, const struct checkpoint_state *state,
     t->run.plateau = state->plateau;
     const struct batch_split last = {was.batch_size_per_gpu * state->ranks, job_accumulation(&was, state->epoch)};
     bool known = state->horizon.of.micro_batch > 0;
-    t->run.horizon =
-        known ? state->horizon
-              : horizon_guess(&was, &last, t->feeds.train.sample_count, t->run.step, t->run.epoch, t->run.position);
+    t->run.horizon = known ? state->horizon
+                           : horizon_guess(&was, &last, trainer_rows(t), t->run.step, t->run.epoch, t->run.position);
     struct schedule before = horizon_schedule(&t->run.horizon, &was);
     before.plateau = plateau_share(&state->plateau);
     trainer_scale_resume(t, &state->scaler);

@@ -19,9 +19,16 @@ double trainer_checkpoint_bytes(const struct trainer *t)
 {
     double header = 256, sums = 24.0 / (1 << 20); /* per slice in header and manifest; per byte
                                                    * in the manifest */
-    int each = 1 + optimizer_row_states(t->job->optimizer.row, &t->job->optimizer.numbers);
-    double data = (double)each * sizeof(float) * (double)t->chain.parameter_count;
-    return data * (1 + sums) + header * each * t->chain.tensor_count * (t->shards > 1 ? 2 : 1) + 4096.0 * t->size;
+    double data = 0, slices = 0;
+    for (int i = 0; i < t->chain.tensor_count; i++) {
+        if (t->chain.tensors[i].unit < 0) {
+            continue;
+        }
+        int each = 1 + optimizer_group_of(&t->optimizer, &t->chain.tensors[i])->states;
+        data += (double)each * sizeof(float) * (double)t->chain.tensors[i].numel;
+        slices += each;
+    }
+    return data * (1 + sums) + header * slices * (t->shards > 1 ? 2 : 1) + 4096.0 * t->size;
 }
 
 /* Days of work may lie in what is set aside, so it stays; each start says what that costs and

@@ -41,7 +41,7 @@ static int read_piece(void *context, const void *at, int64_t first, int64_t coun
     const struct save_source *from = at;
     size_t size = dt_dtype_size(from->type), size_bytes = (size_t)count * size;
     struct home_part part = {from->part.home, from->part.at + (size_t)first * size};
-    const void *here = (const char *)x->t->stepper.walk.buffers + part.at, *values;
+    const void *here = (const char *)from->base + part.at, *values;
     give_back(x); /* the piece before was written */
     if (part.home != NULL) {
         here = home_bring(part, size_bytes, HOME_READ, x->window.stream);
@@ -61,12 +61,12 @@ static int read_piece(void *context, const void *at, int64_t first, int64_t coun
     return 0;
 }
 
-static void add_slice(struct save_slices *to, const struct tensor *x, const char *purpose, const struct span *span,
-                      struct home_part part, enum dt_dtype type)
+static struct checkpoint_slice *add_slice(struct save_slices *to, const struct tensor *x, const char *purpose,
+                                          const struct span *span, struct home_part part, enum dt_dtype type)
 {
     struct save_source *from = &to->from[to->count];
     struct checkpoint_slice *y = &to->slice[to->count++];
-    *from = (struct save_source){part, type};
+    *from = (struct save_source){.part = part, .type = type};
     *y = (struct checkpoint_slice){.name = x->name,
                                    .purpose = purpose,
                                    .role = x->rule.role,
@@ -77,6 +77,21 @@ static void add_slice(struct save_slices *to, const struct tensor *x, const char
                                    .data = from,
                                    .reader = to->reader};
     memcpy(y->shape, x->shape, sizeof y->shape);
+    return y;
+}
+
+/* What the communication hook keeps: rank 0 has what is the same on all. */
+static void list_hook_states(struct trainer *t, struct save_slices *out)
+{
+    struct hook_state x;
+    for (int i = 0; hook_state_at(&t->strategy, i, &x); i++) {
+        const struct span span = {.tensor = x.tensor, .count = x.count};
+        if (x.count > 0 && (x.error || t->rank == 0)) {
+            (void)add_slice(out, x.tensor, x.error ? out->error : CHECKPOINT_COMM_Q, &span, (struct home_part){NULL, 0},
+                      x.type);
+            out->from[out->count - 1].base = x.data;
+        }
+    }
 }
 
 /* This rank's shares of all tensors: weights, and of those that are trained the optimizer's state;
@@ -86,9 +101,10 @@ void save_list_slices(struct trainer *t, const struct checkpoint_reader *reader,
     struct strategy *s = &t->strategy;
     struct optimizer *o = &t->optimizer;
     const struct precision *types = &s->precision;
-    size_t most = (size_t)((1 + DT_STATES_MAX) * t->chain.tensor_count + 1);
+    size_t most = (size_t)((1 + DT_STATES_MAX + 2) * t->chain.tensor_count + 1);
     *out = (struct save_slices){
         .slice = dt_alloc(most * sizeof *out->slice), .from = dt_alloc(most * sizeof *out->from), .reader = reader};
+    (void)snprintf(out->error, sizeof out->error, CHECKPOINT_COMM_ERROR "%d", t->rank);
     for (int i = 0; i < t->chain.tensor_count && strategy_counts(s); i++) {
         const struct tensor *x = &t->chain.tensors[i];
         int64_t first, count, owned_first, owned_count;
@@ -96,7 +112,8 @@ void save_list_slices(struct trainer *t, const struct checkpoint_reader *reader,
         if (x->unit < 0) {
             if (t->rank == 0 && tensor_span(x, 0, t->chain.buffer_count, &span)) {
                 struct home_part at = {.at = (size_t)x->offset * dt_dtype_size(types->buffers)};
-                add_slice(out, x, "weight", &span, at, types->buffers);
+                (void)add_slice(out, x, "weight", &span, at, types->buffers);
+                out->from[out->count - 1].base = t->stepper.walk.buffers;
             }
             continue;
         }
@@ -107,13 +124,14 @@ void save_list_slices(struct trainer *t, const struct checkpoint_reader *reader,
         }
         bool trained = strategy_trains(s, x->unit);
         int64_t at = span.at + first - owned_first; /* from the start of the owned part */
-        add_slice(out, x, "weight", &span, optimizer_weights(o, x->unit, at),
-                  trained ? types->masters : types->compute);
         const struct optimizer_group *g = optimizer_group_of(o, x);
+        add_slice(out, x, "weight", &span, optimizer_weights(o, x->unit, at), trained ? types->masters : types->compute)
+            ->states = g->state_names;
         for (int k = 0; k < g->states && trained; k++) {
-            add_slice(out, x, g->row->state[k], &span, optimizer_state(o, k, x->unit, at), types->states);
+            (void)add_slice(out, x, g->row->state[k], &span, optimizer_state(o, k, x->unit, at), types->states);
         }
     }
+    list_hook_states(t, out);
 }
 
 void save_free_slices(struct save_slices *x)
@@ -130,7 +148,8 @@ static int write_slices(struct trainer *t, const struct checkpoint_state *state,
 {
     struct saving saving = {.t = t, .reader = {.read = read_piece, .context = &saving}};
     const struct precision *p = &t->strategy.precision;
-    bool wide = p->masters == DT_F32 && p->compute == DT_F32 && p->states == DT_F32 && p->buffers == DT_F32;
+    bool wide = p->masters == DT_F32 && p->compute == DT_F32 && p->states == DT_F32 && p->buffers == DT_F32 &&
+                p->wire == DT_F32;
     struct save_slices all;
     save_list_slices(t, &saving.reader, &all);
     int rc = pinned_window_open(&saving.window, t->world->device, t->world->compute, err);

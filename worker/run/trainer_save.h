@@ -7,7 +7,8 @@
 
 /* The memory from which a slice is saved. */
 struct save_source {
-    struct home_part part; /* home null: `at` is bytes from t->stepper.walk.buffers */
+    struct home_part part; /* home null: `at` is bytes from base */
+    const void *base;
     enum dt_dtype type;
 };
 
@@ -17,6 +18,7 @@ struct save_slices {
     struct save_source *from; /* also the slices' `data` */
     int count;
     const struct checkpoint_reader *reader;
+    char error[32]; /* purpose of this rank's errors */
 };
 
 /* This rank's shares of all tensors: weights, and of those that are trained the optimizer's state;

@@ -63,8 +63,8 @@ static void copy_slice(struct trainer *t, const struct save_source *from, int64_
     for (size_t at = 0, n; at < size_bytes; at += n) {
         struct home_part part = {from->part.home, from->part.at + at};
         n = size_bytes - at < PINNED_WINDOW_BYTES ? size_bytes - at : PINNED_WINDOW_BYTES;
-        const char *here = part.home != NULL ? home_bring(part, n, HOME_READ, stream)
-                                             : (const char *)t->stepper.walk.buffers + part.at;
+        const char *here =
+            part.home != NULL ? home_bring(part, n, HOME_READ, stream) : (const char *)from->base + part.at;
         dt_stream_copy(stream, to + at, here, n);
         if (part.home != NULL) {
             home_back(part, n, stream);

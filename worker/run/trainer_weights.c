@@ -8,6 +8,7 @@
 #include "worker/checkpoints/hf.h"
 #include "worker/engine/pinned_window.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define FOR_EVER_S 1e9
@@ -315,10 +316,50 @@ static int read_buffers(struct trainer *t, struct reading *r, struct dt_error *e
     return rc;
 }
 
+static const char *hook_purpose(const struct trainer *t, const struct hook_state *x, char out[32])
+{
+    (void)snprintf(out, 32, x->error ? CHECKPOINT_COMM_ERROR "%d" : CHECKPOINT_COMM_Q, t->rank);
+    return out;
+}
+
+/* What the communication hook kept, if this checkpoint has it for this rank of as many ranks. Otherwise the hook
+ * begins anew, which is said where something is lost. All ranks find the same. */
+static int read_hook_states(struct trainer *t, struct reading *r, struct dt_error *err)
+{
+    const struct checkpoint_state *saved = checkpoint_get_state(r->checkpoint);
+    bool any = false, all = saved->ranks == t->size;
+    char purpose[32];
+    struct hook_state x;
+    hook_state_loaded(&t->strategy, true); /* so that it says what it would keep */
+    for (int i = 0; hook_state_at(&t->strategy, i, &x); i++) {
+        bool has = checkpoint_has(r->checkpoint, hook_purpose(t, &x, purpose), x.tensor->name, x.count);
+        any = any || has;
+        all = all && (has || x.count == 0);
+    }
+    for (int i = 0; any && all && hook_state_at(&t->strategy, i, &x); i++) {
+        const struct span span = {.tensor = x.tensor, .count = x.count};
+        for (int64_t done = 0, n, most = most_of(r, x.type); done < x.count; done += n) {
+            n = x.count - done < most ? x.count - done : most;
+            char *to = (char *)x.data + (size_t)done * dt_dtype_size(x.type);
+            if (read_piece_of(r, hook_purpose(t, &x, purpose), &span, done, n, to, x.type, err) != 0) {
+                return -1;
+            }
+        }
+    }
+    hook_state_loaded(&t->strategy, any && all);
+    if (t->rank == 0 && any && !all) {
+        observers_say(&t->observers,
+                      "train: the checkpoint's errors of power_sgd are of %d ranks%s: here they begin as zeros",
+                      saved->ranks, saved->ranks == t->size ? " and other matrices" : "");
+    }
+    return 0;
+}
+
 /* Reads weights and buffers, and the optimizer's state if it is wanted. */
 static int read_all(struct trainer *t, struct checkpoint *c, bool weights_only, struct dt_error *err)
 {
-    bool wide = t->strategy.precision.compute != DT_F32 || t->strategy.precision.states != DT_F32;
+    const struct precision *p = &t->strategy.precision;
+    bool wide = p->compute != DT_F32 || p->states != DT_F32 || p->wire != DT_F32;
     struct reading r = {
         .checkpoint = c, .wide = wide ? dt_alloc(PINNED_WINDOW_BYTES) : NULL, .weights_only = weights_only};
     checkpoint_progress(c, trainer_pulse, t->world->page);
@@ -328,6 +369,7 @@ static int read_all(struct trainer *t, struct checkpoint *c, bool weights_only, 
         dt_page_pulse(t->world->page);
     }
     rc = rc == 0 ? read_buffers(t, &r, err) : rc;
+    rc = rc == 0 && !weights_only ? read_hook_states(t, &r, err) : rc;
     rc = rc == 0 ? fill_buffers(t, &r.window, NULL, t->chain.buffer_count, err) : rc;
     pinned_window_close(&r.window);
     free(r.wide);
@@ -354,6 +396,19 @@ int trainer_load_weights(struct trainer *t, const char *path, struct dt_error *e
     }
     int rc = read_all(t, c, true, err);
     t->run.step = checkpoint_get_state(c)->step;
+    checkpoint_close(c);
+    return rc == 0 ? 0 : dt_wrap(err, "%s", path);
+}
+
+int trainer_load_state(struct trainer *t, const char *path, int64_t *samples, struct dt_error *err)
+{
+    struct checkpoint *c = NULL;
+    if (checkpoint_open(&c, path, err) != 0) {
+        return -1;
+    }
+    int rc = read_all(t, c, false, err);
+    t->optimizer.steps = checkpoint_get_state(c)->optimizer_steps;
+    *samples = checkpoint_get_state(c)->horizon.samples;
     checkpoint_close(c);
     return rc == 0 ? 0 : dt_wrap(err, "%s", path);
 }

@@ -19,22 +19,23 @@ struct update {
     uint32_t counter; /* of the first element, where state is rounded stochastically */
 };
 
-/* The direction of a step of AdamW and Adam. */
-INLINE vec moments(const struct update *u, vec g, vec *state)
+/* The direction of a step of AdamW and Adam. states: 3 with amsgrad. */
+INLINE vec moments(const struct update *u, vec g, vec *state, int states)
 {
     state[0] = vec_fma(state[0] - g, vec_all(u->beta1), g); /* beta1 m + (1 - beta1) g */
     state[1] = vec_fma(state[1], vec_all(u->beta2), g * g * vec_all(1.0F - u->beta2));
-    return state[0] / vec_fma(vec_sqrt(state[1]), vec_all(u->correction2), vec_all(u->eps));
+    state[2] = vec_max(state[2], state[1]);
+    return state[0] / vec_fma(vec_sqrt(state[states - 1]), vec_all(u->correction2), vec_all(u->eps));
 }
 
-INLINE vec adamw(const struct update *u, vec w, vec g, vec *state)
+INLINE vec adamw(const struct update *u, vec w, vec g, vec *state, int states)
 {
-    return vec_fma(moments(u, g, state), vec_all(u->rate), w * u->decay);
+    return vec_fma(moments(u, g, state, states), vec_all(u->rate), w * u->decay);
 }
 
-INLINE vec adam(const struct update *u, vec w, vec g, vec *state)
+INLINE vec adam(const struct update *u, vec w, vec g, vec *state, int states)
 {
-    return vec_fma(moments(u, vec_fma(w, vec_all(u->decay), g), state), vec_all(u->rate), w);
+    return vec_fma(moments(u, vec_fma(w, vec_all(u->decay), g), state, states), vec_all(u->rate), w);
 }
 
 INLINE vec sgd(const struct update *u, vec w, vec g, vec *state, int states)
@@ -45,6 +46,12 @@ INLINE vec sgd(const struct update *u, vec w, vec g, vec *state, int states)
         g = u->nesterov ? vec_fma(state[0], vec_all(u->momentum), g) : state[0];
     }
     return vec_fma(g, vec_all(u->rate), w);
+}
+
+INLINE vec muon(const struct update *u, vec g, vec *state)
+{
+    state[0] = vec_fma(state[0] - g, vec_all(u->momentum), g); /* momentum m + (1 - momentum) g */
+    return u->nesterov ? vec_fma(state[0] - g, vec_all(u->momentum), g) : state[0];
 }
 
 INLINE vec lion(const struct update *u, vec w, vec g, vec *state)
@@ -67,15 +74,17 @@ INLINE vec updated(const struct update *u, vec w, vec g, vec *state, enum dt_upd
     switch (kind) {
     case DT_UPDATE_ADAMW:
     case DT_UPDATE_LAMB: /* with the weight's share in the direction for what is left of it */
-        return adamw(u, w, g, state);
+        return adamw(u, w, g, state, states);
     case DT_UPDATE_ADAM:
-        return adam(u, w, g, state);
+        return adam(u, w, g, state, states);
     case DT_UPDATE_SGD:
         return sgd(u, w, g, state, states);
     case DT_UPDATE_LION:
         return lion(u, w, g, state);
     case DT_UPDATE_ADAGRAD:
         return adagrad(u, w, g, state);
+    case DT_UPDATE_MUON:
+        return muon(u, g, state);
     }
     return w;
 }
@@ -100,14 +109,17 @@ INLINE void update_typed(const struct update *c, int64_t begin, int64_t end, enu
         if (states > 0 && type == DT_BF16) {
             uvec random = counter + (uint32_t)i;
             DT_SCRAMBLE(random);
-            for (int k = 0; k < states; k++) {
-                state[k] = vec_stochastic(state[k], random >> 16 * k & 0xffff);
+            for (int k = 0; k < states; k++) { /* one half each of the 32 bits */
+                if (k == 2) {
+                    DT_SCRAMBLE(random);
+                }
+                state[k] = vec_stochastic(state[k], random >> 16 * (k % 2) & 0xffff);
             }
         }
         for (int k = 0; k < states; k++) {
             vec_put(x.state[k], i, state[k], n, type);
         }
-        if (kind == DT_UPDATE_LAMB) {
+        if (kind == DT_UPDATE_LAMB || kind == DT_UPDATE_MUON) { /* the direction */
             vec_put((void *)(uintptr_t)x.grad, i, w, n, grad);
             continue;
         }
@@ -138,10 +150,12 @@ static void update_part(void *context, int64_t part)
     int64_t begin = part * PART, end = min64(c->call->slice.count, begin + PART);
     switch (c->call->kind) {
     case DT_UPDATE_ADAMW:
-        update_by_types(c, begin, end, DT_UPDATE_ADAMW, 2);
+        c->call->slice.state[2] != NULL ? update_by_types(c, begin, end, DT_UPDATE_ADAMW, 3)
+                                        : update_by_types(c, begin, end, DT_UPDATE_ADAMW, 2);
         break;
     case DT_UPDATE_ADAM:
-        update_by_types(c, begin, end, DT_UPDATE_ADAM, 2);
+        c->call->slice.state[2] != NULL ? update_by_types(c, begin, end, DT_UPDATE_ADAM, 3)
+                                        : update_by_types(c, begin, end, DT_UPDATE_ADAM, 2);
         break;
     case DT_UPDATE_SGD:
         c->call->slice.state[0] != NULL ? update_by_types(c, begin, end, DT_UPDATE_SGD, 1)
@@ -156,23 +170,27 @@ static void update_part(void *context, int64_t part)
     case DT_UPDATE_LAMB:
         update_by_types(c, begin, end, DT_UPDATE_LAMB, 2);
         break;
+    case DT_UPDATE_MUON:
+        update_by_types(c, begin, end, DT_UPDATE_MUON, 1);
+        break;
     }
 }
 
 static double rate_of(const struct dt_update_args *a, enum dt_update kind)
 {
     const struct dt_update_numbers *x = &a->numbers;
-    double step = (double)a->step;
+    double step = (double)a->step, correction = x->uncorrected != 0 ? 1.0 : 1.0 - pow(x->beta1, step);
     switch (kind) {
     case DT_UPDATE_ADAMW:
     case DT_UPDATE_ADAM:
-        return a->lr / (1.0 - pow(x->beta1, step));
+        return a->lr / correction;
     case DT_UPDATE_ADAGRAD:
         return a->lr / (1.0 + (step - 1.0) * x->lr_decay);
     case DT_UPDATE_LAMB:
-        return -1.0 / (1.0 - pow(x->beta1, step));
+        return -1.0 / correction;
     case DT_UPDATE_SGD:
     case DT_UPDATE_LION:
+    case DT_UPDATE_MUON:
         break;
     }
     return a->lr;
@@ -198,7 +216,7 @@ static int run_update(struct dt_stream *s, void *args, struct dt_error *err)
                        .decay = (float)(decoupled ? 1.0 - a->lr * call->slice.weight_decay : call->slice.weight_decay),
                        .beta1 = (float)x->beta1,
                        .beta2 = (float)x->beta2,
-                       .correction2 = (float)(1.0 / sqrt(1.0 - pow(x->beta2, step))),
+                       .correction2 = x->uncorrected != 0 ? 1.0F : (float)(1.0 / sqrt(1.0 - pow(x->beta2, step))),
                        .eps = (float)x->eps,
                        .momentum = (float)x->momentum,
                        .rest = (float)(1.0 - x->dampening),
@@ -231,6 +249,7 @@ UPDATE(dt_sgd_many, DT_UPDATE_SGD)
 UPDATE(dt_lion_many, DT_UPDATE_LION)
 UPDATE(dt_adagrad_many, DT_UPDATE_ADAGRAD)
 UPDATE(dt_lamb_many, DT_UPDATE_LAMB)
+UPDATE(dt_muon_many, DT_UPDATE_MUON)
 
 /* Squares of floats are exact in double; eight sums over a block of 64, then a fixed tree, as in
  * the twin. */

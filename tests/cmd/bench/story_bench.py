@@ -33,10 +33,20 @@ def test_help_and_usage():
     done = bench("nothing")
     assert done.returncode == 2 and "nothing: no such benchmark" in done.stderr
     assert max(map(len, bench("--help").stdout.splitlines())) <= 80
-    for name in ("collectives", "data", "first", "floor", "generate", "kernels", "load", "start", "step", "store"):
+    for name in ("collectives", "data", "first", "floor", "generate", "kernels", "load", "offload", "start", "step", "store"):
         done = bench(name, "--bogus")
         assert (done.returncode, done.stdout, done.stderr) == (2, "", f"bench: {name}: --bogus: unknown option; see bench --help\n")
     assert bench("store", "--repeats", "0").stderr == "bench: store: --repeats: 0: must be a whole number from 1 to 101\n"
+
+
+def test_offload(tmp_path):
+    """Step, disk, step with files, and memory; the third one's floor is the larger of the first two. Nothing is left."""
+    found = list(cases(bench("offload", "--size=L1C64", "--batch=1", "--ranks=2", "--steps=5", "--repeats=1", f"--folder={tmp_path}")).values())
+    assert [x["unit"] for x in found] == ["ms", "ms", "ms", "MiB"] and all("2 ranks" in x["case"] for x in found), found
+    assert abs(found[2]["floor"] - max(found[0]["value"], found[1]["value"])) < 1e-3 * found[2]["floor"] and found[3]["floor"] > 0, found
+    assert os.listdir(tmp_path) == []
+    done = bench("offload", "--size=L1C64", "--repeats=1", "--steps=4", "--folder=/nowhere")
+    assert done.returncode == 1 and "bench offload: /nowhere failed" in done.stderr, done
 
 
 def test_data():
@@ -109,13 +119,13 @@ KERNELS = ("fill cast scale add sum_slices column_sum layernorm layernorm_backwa
            "rmsnorm rmsnorm_backward rmsnorm_heads rmsnorm_heads_backward gelu_erf silu gate gate_backward rope "
            "embedding embedding_tables embedding_backward embedding_backward_types position_backward dropout masked_mean masked_mean_backward "
            "take_rows take_rows_backward unfold fold max_pool max_pool_backward batch_moments "
-           "batch_merge batch_norm batch_norm_sums batch_norm_backward cross_entropy cross_entropy_capped label_loss adamw adamw_many adamw_bf16_moments adam sgd lion adagrad lamb trust_ratio norm_sum norm_finish exact_sum").split()
+           "batch_merge batch_norm batch_norm_sums batch_norm_backward cross_entropy cross_entropy_capped label_loss adamw adamw_many adamw_bf16_moments adam sgd lion adagrad lamb muon trust_ratio norm_sum norm_finish exact_sum").split()
 ARITHMETIC = "matmul matmul_gelu matmul_dx matmul_dx_gelu matmul_dw matmul_dw_bias convolution convolution_input convolution_weights attention attention_backward".split()
 
 
 def test_kernels():
     found = cases(bench("kernels", "--rows=256", "--cols=96", "--vocab=500", "--parameters=10000", "--repeats=2"))
-    shape = {name: "10000" for name in ("adamw", "adamw_many", "adamw_bf16_moments", "adam", "sgd", "lion", "adagrad", "lamb", "norm_sum")}
+    shape = {name: "10000" for name in ("adamw", "adamw_many", "adamw_bf16_moments", "adam", "sgd", "lion", "adagrad", "lamb", "muon", "norm_sum")}
     shape |= {"cross_entropy": "32x500", "cross_entropy_capped": "32x500", "label_loss": "32x500", "norm_finish": "32", "exact_sum": "32", "trust_ratio": "32"}
     names = {f"{dtype} {name} {shape.get(name, '256x96')}" for dtype in ("fp32", "bf16") for name in KERNELS + ARITHMETIC}
     assert {case.split(" ", 1)[1] for case in found} == names  # before: the CPU's instruction set

@@ -525,7 +525,7 @@ static void what_a_file_should_not_say(void **state)
     for (int kind = 0; kind < 4; kind++) { /* the last two: of another device, a line that is
                                             * none */
         plan_cache_damage(path, &text, kind < 2 ? (enum plan_cache_damage)kind : PLAN_CACHE_INSTEAD,
-                          kind == 2 ? "dtrun attention plans 2\nNVIDIA B200, driver 13000, cuDNN 91900\n" : no_row);
+                          kind == 2 ? "dtrun attention plans 3\nNVIDIA B200, driver 13000, cuDNN 91900\n" : no_row);
         int fd = plan_cache_log_begin();
         open_gpu(&g);
         assert_int_equal(compute(&g), 0);

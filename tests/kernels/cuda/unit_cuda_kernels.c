@@ -2,7 +2,7 @@
 /* run: computes */
 /* Kernels of the GPU (those of kernels/cuda, here on the software GPU, in three schedules of its
  * threads): every case of the CPU's kernels and the shapes at which the GPU's change their way,
- * in F32 and BF16, against the twins; the same bits in every schedule; the CPU's bits where they
+ * in F32, BF16 and F16, against the twins; the same bits in every schedule; the CPU's bits where they
  * are
  * promised; nothing written beside a buffer; bad targets.   run: timeout 600 */
 #include "kernels/cuda/cuda.h"
@@ -288,7 +288,8 @@ static void drop(void **kept)
 
 /* A shape in every mode, with buffers on a multiple of 16 bytes and beside one, in `schedules` of the
  * threads: other ones for each shape and mode. The short form leaves out, by turns from shape to
- * shape, one of the two BF16 modes, the buffers beside in one of the others, and a third schedule.
+ * shape, one of the two modes of BF16 and of F16, the buffers beside in some of the others, and a third
+ * schedule.
  * DTRUN_ALL=1 and a real GPU leave out nothing; a real one has no schedules to choose. */
 static void check_shape(struct gpu *gpus, const struct kernel_case *c, const int64_t *n, double slack)
 {
@@ -296,9 +297,9 @@ static void check_shape(struct gpu *gpus, const struct kernel_case *c, const int
     bool real = getenv("DTRUN_GPU") != NULL, all = real || getenv("DTRUN_ALL") != NULL;
     int count = all && !real ? ORDERS : 2;
     shape++;
-    for (int mode = 0; mode < CASE_GPU_MODES; mode++) {
+    for (int mode = 0; mode < CASE_MODES; mode++) {
         const struct case_mode *m = &case_modes[mode];
-        if (!all && mode == 1 + shape % 2) {
+        if (!all && (mode == 1 + shape % 2 || mode == 4 - shape % 2)) {
             continue;
         }
         case_reference(c, n, m);
@@ -374,7 +375,7 @@ static void test_more_shapes(void **unused)
 
 static void check_bits(struct gpu *g, const struct kernel_case *c, const int64_t *n, const struct dt_kernels *k)
 {
-    for (size_t m = 0; m < CASE_GPU_MODES; m++) {
+    for (size_t m = 0; m < CASE_MODES; m++) {
         void *kept[CASE_BUFFERS];
         case_seed(17);
         c->make(n);
@@ -403,11 +404,14 @@ static void test_bits_of_the_cpu(void **unused)
                                         "optimizers",
                                         "adamw_many",
                                         "adamw_many with BF16 moments",
+                                        "adamw_many without masters",
                                         "adam_many",
                                         "sgd_many",
                                         "lion_many",
                                         "adagrad_many",
-                                        "lamb_many"};
+                                        "lamb_many",
+                                        "muon_many",
+                                        "amsgrad"};
     const struct dt_kernels *k = dt_kernels_cpu_named("avx2");
     if (k == NULL) {
         skip();

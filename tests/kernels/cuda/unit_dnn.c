@@ -231,11 +231,9 @@ static bool head_sizes(const struct library *l, int device, void *described)
 /* Llama 1.2B, 3.2B, 8B; BERT-base. */
 static bool other_models(const struct library *l, int device, void *described)
 {
-    static const struct dt_attention_graph shapes[] = {{8, 4096, 32, 8, 64, true},
-                                                       {4, 4096, 24, 8, 128, true},
-                                                       {1, 8192, 32, 8, 128, true},
-                                                       {2, 333, 6, 1, 64, true},
-                                                       {128, 512, 12, 12, 64, false}};
+    static const struct dt_attention_graph shapes[] = {
+        {8, 4096, 32, 8, 64, true, false}, {4, 4096, 24, 8, 128, true, false},   {1, 8192, 32, 8, 128, true, false},
+        {2, 333, 6, 1, 64, true, false},   {128, 512, 12, 12, 64, false, false}, {8, 1024, 12, 12, 64, true, true}};
     bool good = true;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         good = passes(l, device, described, &shapes[i]) && good;
@@ -246,7 +244,7 @@ static bool other_models(const struct library *l, int device, void *described)
 /* What we do not give to it, it would not take either. */
 static bool refused(const struct library *l, int device, void *described)
 {
-    static const struct dt_attention_graph shapes[] = {{2, 64, 4, 4, 20, true}, {2, 64, 4, 3, 64, true}};
+    static const struct dt_attention_graph shapes[] = {{2, 64, 4, 4, 20, true, false}, {2, 64, 4, 3, 64, true, false}};
     char why[300];
     bool good = true;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
@@ -266,8 +264,10 @@ static bool refused(const struct library *l, int device, void *described)
  * cuts batches by. */
 static bool compiled(const struct library *l, int device, void *described)
 {
-    static const struct dt_attention_graph shapes[] = {
-        {4, 1000, 12, 12, 64, true}, {4, 320, 12, 12, 64, true}, {2, 300, 8, 2, 128, true}};
+    static const struct dt_attention_graph shapes[] = {{4, 1000, 12, 12, 64, true, false},
+                                                       {4, 320, 12, 12, 64, true, false},
+                                                       {2, 300, 8, 2, 128, true, false},
+                                                       {2, 300, 8, 2, 128, true, true}};
     bool good = true;
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         if (getenv("DTRUN_ALL") == NULL && i % DEVICES != (size_t)device) {
@@ -332,7 +332,7 @@ static bool made_again(const struct library *l, int device, void *described, con
 
 static bool numbers_suffice(const struct library *l, int device, void *described)
 {
-    static const struct dt_attention_graph s = {8, 1024, 12, 12, 64, true};
+    static const struct dt_attention_graph s = {8, 1024, 12, 12, 64, true, false};
     if (devices[device].capability != 900) { /* where most are proposed; each costs a second */
         return true;
     }

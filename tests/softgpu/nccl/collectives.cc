@@ -5,6 +5,7 @@
 #include "tests/softgpu/sanitize.h"
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,13 +72,23 @@ template <typename T> static void add(unsigned char *to, const unsigned char *fr
     }
 }
 
-static void add_bf16(unsigned char *to, const unsigned char *from, size_t count, int op)
+static float widened(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+static float widened(__half x)
+{
+    return __half2float(x);
+}
+
+template <typename T, T (*NARROW)(float)>
+static void add_half(unsigned char *to, const unsigned char *from, size_t count, int op)
 {
     for (size_t i = 0; i < count; i++) {
-        __nv_bfloat16 a, b;
+        T a, b;
         memcpy(&a, to + 2 * i, 2);
         memcpy(&b, from + 2 * i, 2);
-        a = __float2bfloat16(combine(__bfloat162float(a), __bfloat162float(b), op));
+        a = NARROW(combine(widened(a), widened(b), op));
         memcpy(to + 2 * i, &a, 2);
     }
 }
@@ -94,7 +105,9 @@ static void add_any(unsigned char *to, const unsigned char *from, size_t count, 
     case NCCL_I32:
         return add<int32_t>(to, from, count, op);
     case NCCL_BF16:
-        return add_bf16(to, from, count, op);
+        return add_half<__nv_bfloat16, __float2bfloat16>(to, from, count, op);
+    case NCCL_F16:
+        return add_half<__half, __float2half>(to, from, count, op);
     default:
         softgpu_die("NCCL: type %d is not added here", type);
     }

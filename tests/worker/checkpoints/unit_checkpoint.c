@@ -1137,6 +1137,46 @@ static void lying_manifests_are_refused(void **unused)
     free(path);
 }
 
+#define STATEFUL(purpose, name, states)                                                                                \
+    "{\"purpose\":\"" purpose "\",\"name\":\"" name "\"" states                                                        \
+    ",\"shape\":[4],\"first\":0,\"count\":4,\"sums\":[\"0000000000000000\"]}"
+
+/* Tensors may have different states, and a manifest says which: all of these are there, and no others. */
+static void tensors_have_the_states_that_they_name(void **unused)
+{
+    (void)unused;
+#define HEAD "{\"name\":\"x\",\"size\":1,\"slices\":["
+#define A STATEFUL("weight", "a", ",\"states\":\"momentum_buffer\"")
+#define B STATEFUL("weight", "b", ",\"states\":\"exp_avg,exp_avg_sq\"")
+    static const char *const entries[] = {
+        HEAD A "," B "," STATEFUL("momentum_buffer", "a", "") "," STATEFUL("exp_avg", "b",
+                                                                           "") "," STATEFUL("exp_avg_sq", "b", "") "]}",
+        HEAD A "," B "," STATEFUL("momentum_buffer", "a", "") "," STATEFUL("exp_avg", "a", "") "]}",
+        HEAD A "," STATEFUL("weight", "b", "") "," STATEFUL("momentum_buffer", "a", "") "]}",
+        HEAD A "," B "," STATEFUL("momentum_buffer", "b", "") "]}"};
+    static const char *const messages[] = {NULL, "a: exp_avg has a gap", "b: momentum_buffer covers only 0",
+                                           "b: momentum_buffer has a gap"};
+    struct checkpoint_state state = state_at(1, 1, 0);
+    for (size_t i = 0; i < sizeof entries / sizeof entries[0]; i++) {
+        struct dt_error err;
+        struct dt_text t;
+        struct manifest m;
+        dt_text_init(&t);
+        manifest_text(&t, &state, &entries[i], 1);
+        int rc = manifest_parse(&m, &t, &err);
+        if (messages[i] == NULL ? rc != 0 : rc == 0 || strstr(err.text, messages[i]) == NULL) {
+            fail_msg("%zu: %s", i, rc != 0 ? err.text : "was taken");
+        }
+        if (rc == 0) {
+            manifest_clear(&m);
+        }
+        dt_text_clear(&t);
+    }
+#undef HEAD
+#undef A
+#undef B
+}
+
 /* Names of data files are for messages: whatever bytes they have, the checkpoint is read. */
 static void names_of_data_are_cut(void **unused)
 {
@@ -1305,6 +1345,7 @@ int main(void)
         cmocka_unit_test(what_came_in_comes_out),
         cmocka_unit_test(export_in_files_and_types),
         cmocka_unit_test(types_and_sizes_of_an_export),
+        cmocka_unit_test(tensors_have_the_states_that_they_name),
         cmocka_unit_test(names_of_data_are_cut),
         cmocka_unit_test(a_place_out_of_range),
         cmocka_unit_test(old_ones_and_leftovers_are_removed),

@@ -52,6 +52,8 @@ def run(*args, **rest):
 @pytest.mark.parametrize("ranks, sets", [
     (1, []), (1, WIDE), (1, [*WIDE, "training.precision=bf16-mixed", "activation_checkpointing.enabled=true"]), (2, WIDE),
     (2, [*WIDE, "training.strategy=full_shard"]),
+    (1, [*WIDE, "model.n_layer=6", "training.batch_size_per_gpu=16", "offload.activations=cpu", "activation_checkpointing.level=none", "activation_checkpointing.enabled=true"]),
+    (2, [*WIDE, "training.strategy=full_shard", "offload.optimizer=cpu", "offload.parameters=cpu", "offload.portion=65536"]),
 ])
 def test_what_is_planned_is_held(place, ranks, sets):
     out = "held-" + re.sub(r"\W+", "-", f"{ranks}{sets}")

@@ -1,4 +1,4 @@
-# covers: worker/engine/optimizer.c worker/engine/optimizer_ratios.c worker/engine/optimizers worker/job/job_groups.c worker/job/job_compare.c
+# covers: worker/engine/optimizer.c worker/engine/optimizer_ratios.c worker/engine/optimizer_matrices.c worker/engine/optimizers worker/job/job_groups.c worker/job/job_compare.c
 """Each optimizer from the command line: the same bits under every strategy on 1, 2 and 3 ranks, gradients clipped; checkpoints that go on
 on other numbers of ranks; what a plan counts; what a resume refuses.
 run: timeout 300
@@ -20,13 +20,16 @@ OPTIMIZERS = {
     "adagrad": ["optimizer.name=adagrad", "optimizer.lr_decay=0.01", "optimizer.initial_accumulator_value=0.1", "training.weight_decay=0.1",
                 "training.learning_rate=0.03"],
     "lamb": ["optimizer.name=lamb", "training.weight_decay=0.1", "training.learning_rate=0.02"],
+    "muon": ["optimizer.name=muon", "optimizer.adjust_lr_fn=match_rms_adamw", "training.weight_decay=0.1", "optimizer.adamw_learning_rate=2e-3"],
+    "amsgrad": ["training.adam_amsgrad=true", "training.adam_bias_correction=false"],
     "groups": ["training.weight_decay=0.1", 'optimizer.groups=[{"params": ["*.bias", "*1.weight"], "lr_scale": 0.5}, '
-               '{"params": "*0.*", "learning_rate": 0.004, "weight_decay": 0.3}]'],
+               '{"params": "*0.*", "learning_rate": 0.004, "weight_decay": 0.3, "betas": [0.8, 0.9]}]'],
     "value": ["training.gradient_clip_algorithm=value", "training.gradient_clip_value=0.001", "training.max_grad_norm=0"],
 }
 HALF = "training.optimizer_state_dtype=bf16"
 STATES = {"adamw": {"exp_avg", "exp_avg_sq"}, "sgd": set(), "momentum": {"momentum_buffer"}, "lion": {"exp_avg"},
-          "adam": {"exp_avg", "exp_avg_sq"}, "adagrad": {"sum"}, "lamb": {"exp_avg", "exp_avg_sq"}, "groups": {"exp_avg", "exp_avg_sq"}, "value": {"exp_avg", "exp_avg_sq"}}
+          "adam": {"exp_avg", "exp_avg_sq"}, "adagrad": {"sum"}, "lamb": {"exp_avg", "exp_avg_sq"}, "muon": {"exp_avg", "exp_avg_sq", "momentum_buffer"},
+          "amsgrad": {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, "groups": {"exp_avg", "exp_avg_sq"}, "value": {"exp_avg", "exp_avg_sq"}}
 ROWS = ["ddp", "zero1", "zero2", "zero3", "full_shard"]
 STEPS = 8
 IMAGES = f"{support.ROOT}/tests/golden/models/mlp/train.safetensors"
@@ -115,6 +118,9 @@ def test_the_plan_counts_the_states(place):
     _, job = place
     adamw = plan_of(job)
     assert plan_of(job, *OPTIMIZERS["sgd"]) == 0
+    assert adamw < plan_of(job, *OPTIMIZERS["amsgrad"]) == adamw * 3 // 2
+    muon = plan_of(job, *OPTIMIZERS["muon"])
+    assert adamw // 2 < muon < adamw, (muon, adamw)  # the matrices of layers have one state
     assert plan_of(job, *OPTIMIZERS["adam"]) == adamw == plan_of(job, *OPTIMIZERS["adagrad"]) * 2
     assert plan_of(job, *OPTIMIZERS["momentum"]) * 2 == plan_of(job, *OPTIMIZERS["lion"]) * 2 == adamw > 0
 

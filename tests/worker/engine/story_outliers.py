@@ -1,11 +1,13 @@
-# covers: worker/engine/outliers.c worker/engine/trainer_outliers.c
-"""Steps that stand out are skipped, or end the run, on all ranks alike.
+# covers: worker/engine/outliers.c worker/engine/trainer_outliers.c worker/run/trainer_rollback.c
+"""Steps that stand out are skipped, end the run, or take it back to a checkpoint, on all ranks alike.
 run: timeout 200
 """
 
 import json
+import subprocess
 
 import pytest
+import support
 import training
 
 STEPS = 12
@@ -63,13 +65,65 @@ def test_the_run_stops(place):
     assert (out / "checkpoints" / "step-00000004").is_dir()
 
 
+def weights(checkpoint):
+    return subprocess.run([support.program("dtckpt"), "hash", checkpoint], check=True, capture_output=True, text=True).stdout.split()[0]
+
+
+ROLLBACK = ["training.loss_guard_action=rollback", "training.learning_rate=1e-3"]
+
+
+def test_the_run_goes_back_and_on(place):
+    """Every step from the sixth on stands out, and what they changed is undone: what is saved later is what step 4 had, whatever the strategy
+    and wherever state rests, and the last step is the one that was wanted. The line says how many samples are left out. The losses are those of
+    a run that skips the fifth step and all behind it, so each step has data of its own."""
+    folder, job = place
+    sets = ["training.loss_guard_factor=1e-9", "training.loss_guard_window=5", "training.loss_guard_rollbacks=100", *ROLLBACK]
+    seen = {}
+    for row, more in (("ddp", []), ("zero1", ["training.precision=bf16-mixed"]), ("zero3", []), ("zero3", ["offload.optimizer=nvme", "offload.parameters=nvme", f"offload.nvme_path={folder}"]),
+                      ("zero2", ["checkpointing.asynchronous=true"])):
+        out = folder / f"back-{row}-{len(more)}{'a' if 'zero2' in row else ''}"
+        result = training.train(job, out, ranks=2, strategy=row, sets=[*sets, *more])
+        assert result.code == 0, result
+        said = [line for line in result.err.splitlines() if ": goes back to " in line]
+        batch = json.loads((out / "job.json").read_text())["training"]["batch_size_per_gpu"] * 2
+        assert len(said) == STEPS - 5 and "step 6: goes back to " in said[0] and "step-00000004: what steps 5 to 6 changed is undone" in said[0], said
+        assert f"and their {2 * batch} samples are left out (1 of 100 rollbacks)" in said[0], said
+        events = [e for e in lines(out / "events.jsonl") if e["event"] == "rollback"]
+        assert [(e["step"], e["to"]) for e in events] == [(6, 4), (7, 4), (8, 4), (9, 8), (10, 8), (11, 8), (12, 8)], events
+        hashes = {weights(out / "checkpoints" / f"step-{s:08}") for s in (4, 8, 12)}
+        assert len(hashes) == 1, hashes
+        manifest = json.loads((out / "checkpoints" / f"step-{STEPS:08}" / "manifest.json").read_text())
+        assert manifest["step"] == STEPS and manifest["optimizer_steps"] == 4, manifest
+        seen[row, *more] = hashes.pop(), *[training.metrics(out)[s] for s in range(7, STEPS + 1)]
+    assert len({v for k, v in seen.items() if "bf16-mixed" not in str(k)}) == 1 and len(set(seen.values())) == 2, seen
+    skips = ["training.loss_guard_factor=1e-9", "training.loss_guard_window=4", "training.learning_rate=1e-3"]
+    assert training.train(job, folder / "skips", ranks=2, sets=skips).code == 0
+    assert list(seen["ddp",][1:]) == [training.metrics(folder / "skips")[s] for s in range(7, STEPS + 1)]
+    assert len(set(seen["ddp",])) == STEPS - 5, seen
+
+
+def test_the_run_ends_after_so_many_rollbacks(place):
+    folder, job = place
+    sets = ["training.loss_guard_factor=1e-9", "training.loss_guard_window=5", *ROLLBACK]
+    result = training.train(job, folder / "once", ranks=2, sets=[*sets, "training.loss_guard_rollbacks=1"])
+    assert result.code != 0 and "step 7: the loss" in result.err and "after 1 rollbacks (training.loss_guard_rollbacks)" in result.err, result
+    assert result.err.count(": goes back to ") == 1, result.err
+
+
+def test_there_is_no_checkpoint_yet(place):
+    folder, job = place
+    sets = ["training.loss_guard_factor=1e-9", "training.loss_guard_window=2", "training.max_steps=3", "training.warmup_steps=0", *ROLLBACK]
+    result = training.train(job, folder / "early", ranks=2, sets=sets)
+    assert result.code == 0 and "step 3: there is no checkpoint yet to go back to: it is skipped alone" in result.err, result
+
+
 def test_what_does_not_fit_is_refused(place):
     folder, job = place
     cases = {
         ("training.gradient_clip_algorithm=value",): "value needs training.gradient_clip_value",
         ("training.gradient_clip_value=1",): "counts with training.gradient_clip_algorithm value",
         ("training.gradient_clip_algorithm=value", "training.gradient_clip_value=1", "training.max_grad_norm=1"): "remove one",
-        ("training.loss_guard_action=rollback",): "not there yet",
+        ("training.loss_guard_action=rollback", "checkpointing.save_every_n_steps=0"): "rollback needs a checkpoint to go back to",
         ('optimizer.groups=[{"params": "h.0.attn.c_attn.weigth"}]',): "h.0.attn.c_attn.weight",
         ('optimizer.groups=[{"lr_scale": 1}]',): "give params",
         ('optimizer.groups=[{"params": "*", "beta": 1}]',): "beta is no key of a group",

@@ -1,7 +1,7 @@
 /* covers: worker/engine kernels/cuda kernels/device.c */
 /* run: computes */
 /* Twenty steps of a small GPT-2 on the device "cuda", on the software GPU or a real one, against
- * PyTorch's numbers: in fp32 weights, too, in bf16 losses and norms. One rank: several have its
+ * PyTorch's numbers: in fp32 weights, too, in bf16 and fp16 losses and norms. One rank: several have its
  * bits or stay near (tests/worker/run/story_softgpu.py, story_gpus.py). run: nosan: numbers are the
  * same in all builds; unit_cuda_train.c is the loop of steps there run: timeout 300 */
 #include "tests/lib/folder.h"
@@ -45,8 +45,15 @@ static void test_bf16(void **state)
     check_runs(1, DT_BF16);
 }
 
+static void test_f16(void **state)
+{
+    (void)state;
+    check_runs(3, DT_F16);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp32), cmocka_unit_test(test_bf16)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp32), cmocka_unit_test(test_bf16),
+                                       cmocka_unit_test(test_f16)};
     return cmocka_run_group_tests(tests, setup, golden_train_teardown);
 }

@@ -207,7 +207,7 @@ static bool apply_fsdp(struct side *s, const char *word)
     static const struct {
         const char *word;
         size_t offset;
-    } numbers[] = {{"layers", offsetof(struct job_fsdp, layers_per_unit)},
+    } numbers[] = {{"unit", offsetof(struct job_fsdp, layers_per_unit)},
                    {"ahead", offsetof(struct job_fsdp, prefetch_bucket_size)},
                    {"live", offsetof(struct job_fsdp, max_live_parameters)},
                    {"reuse", offsetof(struct job_fsdp, max_reuse_distance)},
@@ -256,6 +256,8 @@ static void apply(struct side *s, const char *word)
     } else if (has_value(word, "recompute", &value)) {
         s->job.recompute.enabled = true;
         s->job.recompute.level = (enum recompute)choice(value, levels);
+    } else if (has_value(word, "every", &value)) {
+        s->job.recompute.every_n_layers = (int64_t)number(value);
     } else if (has_value(word, "mesh", &value)) {
         set_mesh(s, value);
     } else if (has_value(word, "clip", &value)) {
@@ -267,6 +269,12 @@ static void apply(struct side *s, const char *word)
             .name = "lamb",
             .row = optimizer_find("lamb"),
             .numbers = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .min_coeff = 0.01, .max_coeff = 10}};
+    } else if (strcmp(word, "muon") == 0) {
+        ranks_muon(&s->job);
+    } else if (strcmp(word, "amsgrad") == 0) {
+        s->job.optimizer.numbers.amsgrad = true;
+    } else if (strcmp(word, "uncorrected") == 0) {
+        s->job.optimizer.numbers.uncorrected = 1;
     } else if (strcmp(word, "groups") == 0) {
         static const char *const first[] = {"*.bias", "*ln_*"}, *const second[] = {"*h.0.*"};
         s->job.optimizer.group_count = 2;
@@ -284,12 +292,43 @@ static void apply(struct side *s, const char *word)
     } else if (has_value(word, "drop", &value)) {
         struct gpt2 *m = ranks_model(&s->job);
         m->attn_pdrop = m->embd_pdrop = m->resid_pdrop = number(value);
+    } else if (has_value(word, "layers", &value)) {
+        ranks_model(&s->job)->n_layer = (int64_t)number(value);
     } else if (has_value(word, "rate", &value)) {
         t->lr_scheduler_type = dt_arena_printf(&s->job.arena, "%s", value);
     } else if (has_value(word, "norm", &value)) {
         t->loss_normalization = (enum loss_normalization)choice(value, norms);
     } else if (has_value(word, "bucket", &value)) {
         s->job.ddp.bucket_cap_mb = number(value);
+    } else if (has_value(word, "first", &value)) {
+        s->job.ddp.first_bucket_mb = number(value);
+    } else if (has_value(word, "hook", &value)) {
+        s->job.ddp.comm_hook = dt_arena_printf(&s->job.arena, "%s", value);
+    } else if (has_value(word, "wrap", &value)) {
+        s->job.ddp.comm_wrapper = dt_arena_printf(&s->job.arena, "%s", value);
+    } else if (has_value(word, "rank", &value)) {
+        s->job.power_sgd.matrix_approximation_rank = (int64_t)number(value);
+    } else if (has_value(word, "begins", &value)) {
+        s->job.power_sgd.start_iter = (int64_t)number(value);
+    } else if (has_value(word, "smaller", &value)) {
+        s->job.power_sgd.min_compression_rate = number(value);
+    } else if (strcmp(word, "feedback") == 0) {
+        s->job.power_sgd.use_error_feedback = true;
+    } else if (strcmp(word, "cold") == 0) {
+        s->job.power_sgd.warm_start = false;
+    } else if (strcmp(word, "join") == 0) {
+        t->uneven_inputs = UNEVEN_JOIN;
+    } else if (strcmp(word, "active") == 0) {
+        t->divide_by_initial_world_size = false;
+    } else if (has_value(word, "period", &value)) {
+        s->job.local_sgd.period = (int64_t)number(value);
+    } else if (has_value(word, "group", &value)) {
+        s->job.local_sgd.group_size = (int64_t)number(value);
+    } else if (has_value(word, "together", &value)) {
+        s->job.local_sgd.warmup_steps = (int64_t)number(value);
+    } else if (has_value(word, "sgd", &value)) {
+        s->job.optimizer =
+            (struct job_optimizer){.name = "sgd", .row = optimizer_find("sgd"), .numbers = {.momentum = number(value)}};
     } else if (has_value(word, "device", &value)) {
         s->device = dt_arena_printf(&s->job.arena, "%s", value);
     } else if (has_value(word, "streams", &value)) {
@@ -312,14 +351,18 @@ static void apply(struct side *s, const char *word)
         s->job.loss_scaling.initial_scale_power = (int64_t)number(value);
     } else if (strcmp(word, "moments=bf16") == 0) {
         s->job.precision.states = DT_BF16;
-    } else if (strcmp(word, "reduce=fp32") == 0) {
-        s->job.precision.reduce = DT_F32;
+    } else if (has_value(word, "reduce", &value)) {
+        static const char *const types[] = {"fp32", "bf16", "fp16", NULL};
+        static const enum dt_dtype reduced[] = {DT_F32, DT_BF16, DT_F16};
+        s->job.precision.reduce = reduced[choice(value, types)];
     } else if (strcmp(word, "inorder") == 0) {
         s->job.data.shuffle = false;
     } else if (has_value(word, "optimizer", &value)) {
         set_offload(s, value, &s->job.offload.optimizer);
     } else if (has_value(word, "weights", &value)) {
         set_offload(s, value, &s->job.offload.parameters);
+    } else if (has_value(word, "kept", &value)) {
+        set_offload(s, value, &s->job.offload.activations);
     } else if (has_value(word, "ratio", &value)) {
         s->job.offload.ratio = number(value);
     } else if (has_value(word, "portion", &value)) {
@@ -336,8 +379,6 @@ static void apply(struct side *s, const char *word)
         const char **globs = dt_arena_alloc(&s->job.arena, sizeof *globs);
         globs[0] = dt_arena_strdup(&s->job.arena, value);
         t->freeze = (struct dt_strings){1, globs};
-    } else if (has_value(word, "depth", &value)) {
-        ranks_model(&s->job)->n_layer = (int64_t)number(value);
     } else if (!has_value(word, "model", &value) && !apply_fsdp(s, word)) { /* the model is read before */
         fail_msg("%s: unknown setting %s", TABLE, word);
     }
@@ -346,7 +387,7 @@ static void apply(struct side *s, const char *word)
 /* `text`: "row setting setting"; the line's ranks and k unless it says otherwise. */
 static void read_side(struct side *s, const char *text, int ranks, int k)
 {
-    char words[160], *rest = NULL;
+    char words[200], *rest = NULL;
     memset(s, 0, sizeof *s);
     s->ranks = ranks;
     const char *model = strstr(text, "model=");

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -167,6 +168,19 @@ static void random_use(struct fixture *f, uint64_t seed)
                       (size_t)p->count * sizeof(float), stream);
         }
         walk = walk + 3 * step >= ELEMENTS ? 0 : walk + 3 * step;
+        for (int i = 0; i < ARRAYS; i++) { /* now and then what comes next is asked for, or all is forgotten */
+            struct home *h = &f->array[i].home;
+            if (next_random(&seed, 3) == 0) {
+                size_t at = walks ? (size_t)walk * sizeof(float) : sizeof(float) * (size_t)next_random(&seed, ELEMENTS),
+                       left = h->size_bytes - at;
+                h->ops->ahead(h, at, left < 8192 ? left : 8192);
+            } else if (next_random(&seed, 20) == 0) {
+                float *room = h->ops->empty(h, stream);
+                struct use u = {.at = room, .count = MOST, .use = HOME_WRITE, .value = -5};
+                dt_stream_call(stream, use_piece, &u, sizeof u);
+                assert_int_equal(dt_stream_finish(stream, 60, &err), 0);
+            }
+        }
     }
 }
 
@@ -228,6 +242,35 @@ static void test_plan(void **state)
     char *left = dt_format("ls -A %s | grep -c . | grep -qx 0", folder);
     assert_int_equal(system(left), 0);
     free(left);
+}
+
+/* What a rank that is not root reads where the limit of locked memory is below what is pinned. */
+static void test_words(void **state)
+{
+    (void)state;
+    struct plan plan = {.bytes = {[PLAN_HOST] = 3 << 20}, .size_bytes = {[PLAN_PINNED] = 3 << 20}};
+    const struct job_offload job = {.activations = OFFLOAD_CPU};
+    struct dt_text text;
+    dt_text_init(&text);
+    residence_words(&plan, &job, 2, false, &text);
+    assert_string_equal(dt_text_str(&text), "offload: the CPU computes in the host's memory, so nothing moves for cpu");
+    dt_text_reset(&text);
+    pid_t pid = fork();
+    if (pid == 0) {
+        const struct rlimit limit = {4 << 20, 4 << 20};
+        bool other = geteuid() != 0 || setuid(65534) == 0;
+        bool limited = other && setrlimit(RLIMIT_MEMLOCK, &limit) == 0;
+        residence_words(&plan, &job, 2, true, &text);
+        bool said = strcmp(dt_text_str(&text), "offload: 3.0 MiB of each rank rest in the host's memory (6.0 MiB are "
+                                               "pinned, ulimit -l is 4.0 MiB: raise it if the driver refuses)") == 0;
+        dt_text_reset(&text);
+        residence_words(&plan, &job, 1, true, &text);
+        _exit(limited && !(said && strstr(dt_text_str(&text), "ulimit") == NULL));
+    }
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    dt_text_clear(&text);
 }
 
 /* ---- files that fail ---- */
@@ -311,6 +354,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_contract, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_plan, folder_setup, folder_teardown),
+        cmocka_unit_test(test_words),
         cmocka_unit_test_setup_teardown(test_no_room, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_failed_write, folder_setup, folder_teardown),
     };

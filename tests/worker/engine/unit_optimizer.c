@@ -1,4 +1,4 @@
-/* covers: worker/engine/optimizer.c worker/engine/optimizer_ratios.c worker/engine/optimizers worker/engine/step_sums.c */
+/* covers: worker/engine/optimizer.c worker/engine/optimizer_ratios.c worker/engine/optimizer_matrices.c worker/engine/optimizers worker/engine/step_sums.c */
 /* Optimizers and clipping against PyTorch's numbers, driven through a strategy as in training: one
  * unit whose tensors decay or not. */
 #include "base/file.h"
@@ -32,6 +32,8 @@ struct fixture {
 
 /* Names of the tensors; null: all are "t". */
 static const char *const *named;
+/* Rows and columns of those of 15. */
+static int64_t rows_of_15 = 3, cols_of_15 = 5;
 
 /* decay: of which tensors, the first one as the lowest bit. */
 enum { ALL_DECAY = 15, MATRICES_DECAY = 10, NONE_DECAYS = 0 };
@@ -45,6 +47,8 @@ static void open_typed(struct fixture *f, int tensor_count, enum dt_dtype type, 
     f->unit = (struct unit){.name = "root", .tensor_count = tensor_count};
     for (int i = 0; i < tensor_count; i++) {
         f->tensors[i] = (struct tensor){.name = named != NULL ? named[i] : "t",
+                                        .dims = 1 + i % 2,
+                                        .shape = {i % 2 == 0 ? sizes[i] : rows_of_15, i % 2 == 0 ? 0 : cols_of_15},
                                         .numel = sizes[i],
                                         .offset = f->unit.numel,
                                         .declared = {0, f->unit.numel},
@@ -175,14 +179,38 @@ static double option(const cJSON *options, const char *key)
     return x != NULL ? x->valuedouble : 0;
 }
 
+static bool is_on(const cJSON *options, const char *key)
+{
+    return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(options, key)) != 0;
+}
+
+/* An optimizer of which the matrix alone is Muon's, by name. */
+static void leave_to_adamw(struct job_optimizer *o, const cJSON *options)
+{
+    static const char *const all[] = {"*"}, *const words[] = {"original", "match_rms_adamw", "spectral_unclamped"};
+    const cJSON *shape = item(options, "shape");
+    const char *word = item(options, "adjust_lr_fn")->valuestring;
+    o->rest = (struct dt_update_numbers){.beta1 = o->numbers.beta1, .beta2 = o->numbers.beta2, .eps = 1e-8};
+    o->numbers.ns_steps = (int64_t)option(options, "ns_steps");
+    while (strcmp(words[o->numbers.adjust], word) != 0) {
+        o->numbers.adjust++;
+    }
+    o->group_count = 1;
+    o->groups[0] =
+        (struct job_group){.params = {1, all}, .lr_scale = 1, .weight_decay = NAN, .row = optimizer_find("muon")};
+    rows_of_15 = cJSON_GetArrayItem(shape, 0)->valueint;
+    cols_of_15 = cJSON_GetArrayItem(shape, 1)->valueint;
+}
+
 static void run_row(const cJSON *root, const cJSON *row, enum dt_dtype type)
 {
     const cJSON *options = item(row, "options"), *betas = cJSON_GetObjectItemCaseSensitive(options, "betas");
+    const cJSON *rough = cJSON_GetObjectItemCaseSensitive(row, "after_bf16");
     char name[8] = "";
     for (size_t i = 0; i + 1 < sizeof name && item(row, "name")->valuestring[i] != 0; i++) {
         name[i] = (char)tolower(item(row, "name")->valuestring[i]);
     }
-    const struct job_optimizer optimizer = {
+    struct job_optimizer optimizer = {
         .name = name,
         .numbers = {.beta1 = betas != NULL ? cJSON_GetArrayItem(betas, 0)->valuedouble : 0,
                     .beta2 = betas != NULL ? cJSON_GetArrayItem(betas, 1)->valuedouble : 0,
@@ -191,7 +219,11 @@ static void run_row(const cJSON *root, const cJSON *row, enum dt_dtype type)
                     .dampening = option(options, "dampening"),
                     .lr_decay = option(options, "lr_decay"),
                     .initial = option(options, "initial_accumulator_value"),
-                    .nesterov = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(options, "nesterov"))}};
+                    .nesterov = is_on(options, "nesterov"),
+                    .amsgrad = is_on(options, "amsgrad")}};
+    if (strcmp(name, "muon") == 0) {
+        leave_to_adamw(&optimizer, options);
+    }
     const cJSON *wanted = item(row, "after_fp32"), *last = item(row, "after_fp64");
     int step_count = cJSON_GetArraySize(wanted); /* in double only the last state is given */
     struct fixture f;
@@ -211,18 +243,22 @@ static void run_row(const cJSON *root, const cJSON *row, enum dt_dtype type)
         for (int i = 0; i < 2; i++) {
             if (type == DT_F32) {
                 check(&f, w, i, cJSON_GetArrayItem(cJSON_GetArrayItem(wanted, s), i), 2e-6);
+                if (rough != NULL) { /* 8 bits in each of up to five iterations; a rate of 0.02 */
+                    check(&f, w, i, cJSON_GetArrayItem(cJSON_GetArrayItem(rough, s), i), 2e-3);
+                }
             } else if (s + 1 == step_count) {
                 check(&f, w, i, cJSON_GetArrayItem(cJSON_GetArrayItem(last, 0), i), 1e-12);
             }
         }
     }
-    const struct optimizer_group *group = optimizer_group_of(&f.optimizer, &f.tensors[0]);
     for (int i = 0; i < 2 && type == DT_F32; i++) {
+        const struct optimizer_group *group = optimizer_group_of(&f.optimizer, &f.tensors[i]);
         const cJSON *states = cJSON_GetArrayItem(item(row, "state_fp32"), i);
         assert_int_equal(group->states, cJSON_GetArraySize(states));
         for (int k = 0; k < group->states; k++) {
             /* 1 - 0.999F is off by 5e-5 of itself, and so is the second moment */
-            check(&f, state_of(&f, k, 0), i, item(states, group->row->state[k]), 1e-4);
+            const float *state = state_of(&f, k, f.tensors[i].offset);
+            check(&f, state - f.tensors[i].offset, i, item(states, group->row->state[k]), 1e-4);
         }
     }
     for (int64_t e = f.tensors[0].numel; e < 64; e++) { /* the gap between tensors stays zero,
@@ -277,6 +313,85 @@ static void test_sgd(void **state)
 {
     (void)state;
     assert_int_equal(run_rows("tests/golden/numbers/optimizers.json", "SGD"), 5);
+}
+
+/* amsgrad, decoupled or not. */
+static void test_amsgrad(void **state)
+{
+    (void)state;
+    assert_int_equal(run_rows("tests/golden/numbers/torch.json", "AdamW"), 2);
+    assert_int_equal(run_rows("tests/golden/numbers/torch.json", "Adam"), 2);
+}
+
+/* Wide, tall and one column; the vector goes by AdamW. */
+static void test_muon(void **state)
+{
+    (void)state;
+    assert_int_equal(run_rows("tests/golden/numbers/torch.json", "Muon"), 4);
+    rows_of_15 = 3;
+    cols_of_15 = 5;
+}
+
+/* Matrices of a unit have one state, and the vectors between them two: nothing else is planned. */
+static void test_muon_states(void **state)
+{
+    (void)state;
+    static const char *const all[] = {"*"};
+    const struct job_optimizer muon = {
+        .name = "muon",
+        .numbers = {.momentum = 0.95, .ns_steps = 5, .eps = 1e-7},
+        .rest = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8},
+        .group_count = 1,
+        .groups = {{.params = {1, all}, .lr_scale = 1, .weight_decay = NAN, .row = optimizer_find("muon")}}};
+    struct fixture f;
+    open_fixture(&f, 4, DT_F32, "cpu", &muon, 0.1, MATRICES_DECAY);
+    assert_int_equal(f.plan.bytes[PLAN_OPTIMIZER], (2 * 1 + 2 * 2) * 64 * 4);
+    float *w = weights_of(&f), *g = grads_of(&f);
+    for (int64_t e = 0; e < 4 * 64; e++) {
+        w[e] = e % 64 < f.tensors[e / 64].numel ? 1 : 0;
+        g[e] = w[e] * (float)((e * 7) % 5 - 2);
+    }
+    double one = 1;
+    const int32_t skip = 1, go = 0;
+    optimizer_step(&f.optimizer, 0.1, &one, &skip);
+    assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
+    assert_true(w[64] == 1 && *(float *)state_of(&f, 0, 64) == 0);
+    f.optimizer.steps--;
+    optimizer_step(&f.optimizer, 0.1, &one, &go);
+    assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
+    const float *m[] = {state_of(&f, 0, 0), state_of(&f, 0, 64), state_of(&f, 1, 0), state_of(&f, 1, 128)};
+    assert_true(fabs(m[0][0] - 0.1 * -2) < 1e-6 && m[1] == m[0] + 64 && fabs(m[1][0] - 0.05 * 1) < 1e-6);
+    assert_true(m[3] == m[2] + 64 && fabs(m[2][0] - 0.05 * 4) < 1e-6);
+    memset(g, 0, 4 * 64 * sizeof *g); /* zeros stay zeros: nothing is divided by a norm of 0 */
+    memset(state_of(&f, 0, 64), 0, 64 * sizeof(float));
+    float before = w[64];
+    optimizer_step(&f.optimizer, 0.1, &one, &go);
+    assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
+    assert_float_equal(w[64], before * 0.99F, 1e-6);
+    close_fixture(&f);
+}
+
+/* Without the correction of the bias, the first step of AdamW and Adam is as the formula says. */
+static void test_uncorrected(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"adamw", "adam", "lamb"};
+    for (int i = 0; i < 6; i++) {
+        const struct job_optimizer o = {
+            .name = names[i % 3],
+            .numbers = {
+                .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .min_coeff = 0.01, .max_coeff = 10, .uncorrected = 1}};
+        struct fixture f;
+        open_fixture(&f, 1, DT_F32, i < 3 ? "cpu" : "twin32", &o, 0, NONE_DECAYS);
+        float *w = weights_of(&f), *g = grads_of(&f);
+        double one = 1;
+        w[0] = g[0] = 2;
+        optimizer_step(&f.optimizer, 0.1, &one, NULL);
+        assert_int_equal(dt_stream_finish(f.world.compute, 60, NULL), 0);
+        double way = 0.1 * 2 / sqrt(0.01 * 4), ratio = i % 3 == 2 ? 2 / way : 1;
+        assert_float_equal(w[0], (float)(2 - 0.1 * ratio * way), 2e-6);
+        close_fixture(&f);
+    }
 }
 
 static void test_lion(void **state)
@@ -676,6 +791,10 @@ int main(void)
                                        cmocka_unit_test(test_adam),
                                        cmocka_unit_test(test_adagrad),
                                        cmocka_unit_test(test_lion),
+                                       cmocka_unit_test(test_amsgrad),
+                                       cmocka_unit_test(test_muon),
+                                       cmocka_unit_test(test_muon_states),
+                                       cmocka_unit_test(test_uncorrected),
                                        cmocka_unit_test(test_lamb),
                                        cmocka_unit_test(test_clip_by_value),
                                        cmocka_unit_test(test_groups),

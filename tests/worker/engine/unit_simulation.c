@@ -9,6 +9,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -77,6 +78,9 @@ static void test_sends_what_a_run_sends(void **state)
             for (int k = 1; k <= 2 && !(rows[i][0] == 'h' && size != 4); k++) {
                 struct job job;
                 make_job(&job, rows[i], size, k);
+                if (size > 2 && k == 1) {
+                    ranks_muon(&job);
+                }
                 (void)sends_as_simulated(&job, size);
                 dt_arena_clear(&job.arena);
             }
@@ -117,6 +121,52 @@ static void test_sends_what_the_job_keeps(void **state)
         job.fsdp.param_persistence_threshold = cases[i].persist;
         job.fsdp.auto_wrap_policy = cases[i].whole ? WRAP_WHOLE : WRAP_BY_LAYER;
         assert_int_equal(sends_as_simulated(&job, 3), cases[i].messages);
+        dt_arena_clear(&job.arena);
+    }
+}
+
+/* The bytes of a hook are counted as they travel: half of them in 16 bits, and PowerSGD's small matrices. Of
+ * local SGD a step has its share of the averages. */
+static void test_hooks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *row, *hook, *wrap;
+        int64_t period;
+    } cases[] = {{"ddp", "fp16_compress", NULL, 1},     {"zero0", NULL, "bf16_compress", 1},
+                 {"ddp", "power_sgd", NULL, 1},         {"ddp", "power_sgd", "bf16_compress", 1},
+                 {"ddp", "batched_power_sgd", NULL, 1}, {"ddp", "post_local_sgd", NULL, 1},
+                 {"ddp", "post_local_sgd", NULL, 3},    {"local_sgd", NULL, NULL, 1},
+                 {"local_sgd", NULL, NULL, 3}};
+    struct simulation plain;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct job job;
+        struct ranks_outcome out;
+        struct simulation s;
+        make_job(&job, "ddp", 4, 1);
+        simulate(&job, 4, 2, &fast, &plain);
+        job.training.strategy = cases[i].row;
+        job.ddp.comm_hook = cases[i].hook;
+        job.ddp.comm_wrapper = cases[i].wrap;
+        job.local_sgd = (struct job_local_sgd){.period = cases[i].period, .group_size = 2};
+        job.power_sgd.warm_start = false;
+        ranks_train(&job, 4, &(struct ranks_options){.trace = false}, &out);
+        assert_int_equal(out.rc[0], 0);
+        simulate(&job, 4, 2, &fast, &s);
+        for (int kind = 0; kind < DT_COLL_COUNT; kind++) {
+            int64_t more = llabs(STEPS * s.bytes[kind] - out.bytes_of[kind]);
+            if (more > STEPS || (cases[i].period == 1 && STEPS * s.messages[kind] != out.collectives_of[kind])) {
+                fail_msg("%s %s, period %lld, %s: %d steps have %lld messages, %lld bytes; simulated are %lld and %lld "
+                         "a step",
+                         cases[i].row, cases[i].hook, (long long)cases[i].period, dt_coll_name((enum dt_coll)kind),
+                         STEPS, (long long)out.collectives_of[kind], (long long)out.bytes_of[kind],
+                         (long long)s.messages[kind], (long long)s.bytes[kind]);
+            }
+        }
+        if (cases[i].hook != NULL && strcmp(cases[i].hook, "post_local_sgd") != 0) {
+            assert_true(s.sent_bytes < 0.8 * plain.sent_bytes);
+        }
+        ranks_clear(&out);
         dt_arena_clear(&job.arena);
     }
 }
@@ -195,6 +245,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_sends_what_a_run_sends, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_sends_what_the_job_keeps, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_hooks, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_bytes_across_hosts, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_time, ranks_setup, folder_teardown),
         cmocka_unit_test(test_clocks),

@@ -394,6 +394,20 @@ static void test_lightning(void **state)
              "lightning.pytorch.strategies.FSDPStrategy\n"
              "    init_args: {sharding_strategy: SHARD_GRAD_OP}\n",
              2, "{\"training\": {\"max_steps\": 5, \"strategy\": \"shard_grad_op\", \"max_grad_norm\": 0}}", NULL);
+    same_job("l.yaml",
+             "trainer:\n  max_steps: 5\n  strategy:\n    class_path: lightning.pytorch.strategies.DDPStrategy\n"
+             "    init_args:\n      ddp_comm_hook: "
+             "torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.powerSGD_hook\n"
+             "      ddp_comm_wrapper: torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_wrapper\n"
+             "      ddp_comm_state:\n        class_path: PowerSGDState\n        init_args: {process_group: null, "
+             "matrix_approximation_rank: 4, start_powerSGD_iter: 50}\n"
+             "      model_averaging_period: 3\n      find_unused_parameters: true\n      bucket_cap_mb: 10\n",
+             2,
+             "{\"training\": {\"max_steps\": 5, \"strategy\": \"ddp\", \"max_grad_norm\": 0}, \"ddp\": {\"comm_hook\": "
+             "\"power_sgd\", \"comm_wrapper\": \"bf16_compress\", \"find_unused_parameters\": true, "
+             "\"bucket_cap_mb\": 10}, \"power_sgd\": {\"matrix_approximation_rank\": 4, \"start_powerSGD_iter\": 50}, "
+             "\"local_sgd\": {\"period\": 3}}",
+             NULL);
     refused(
         "l.yaml",
         "seed_everything: true\nmodel:\n  class_path: a.Net\ndata:\n  x: {class_path: b.Data}\n  y: ???\ntrainer:\n"

@@ -336,6 +336,32 @@ static void test_optimizers(void **state)
     opened(&job, "\"optimizer\": {\"type\": \"Adagrad\", \"params\": {\"eps\": 1e-7}}", NULL, 1);
     assert_true(strcmp(job.optimizer.name, "adagrad") == 0 && job.optimizer.numbers.eps == 1e-7);
     job_close(&job);
+    opened(&job, "\"optimizer\": {\"type\": \"Muon\", \"params\": {\"lr\": 0.01, \"momentum\": 0.9, \"eps\": 1e-9}}",
+           NULL, 1);
+    assert_string_equal(job.optimizer.name, "muon");
+    assert_true(job.training.learning_rate == 0.01 && job.optimizer.numbers.rest_lr == 0);
+    assert_true(job.optimizer.numbers.momentum == 0.9 && job.optimizer.numbers.eps == 1e-7);
+    assert_true(job.optimizer.rest.eps == 1e-9 && job.optimizer.rest.beta2 == 0.95);
+    job_close(&job);
+    opened(&job, "\"optimizer\": {\"type\": \"muon\", \"params\": {\"lr\": 0.01, \"muon_lr\": 0.02}}", NULL, 1);
+    assert_true(job.training.learning_rate == 0.02 && job.optimizer.numbers.rest_lr == 0.01);
+    job_close(&job);
+    opened(&job, "\"optimizer\": {\"type\": \"Muon\", \"params\": {\"lr\": 1, \"muon_lr\": 0.02, \"adam_lr\": 1e-4}}",
+           NULL, 1);
+    assert_true(job.training.learning_rate == 0.02 && job.optimizer.numbers.rest_lr == 1e-4);
+    job_close(&job);
+    opened(&job, "\"optimizer\": {\"type\": \"Muon\"}", NULL, 1); /* its defaults there */
+    assert_true(job.training.learning_rate == 0.02 && job.optimizer.numbers.rest_lr == 3e-4);
+    assert_true(job.optimizer.rest.eps == 1e-10);
+    job_close(&job);
+    opened(&job, "\"optimizer\": {\"type\": \"Adam\", \"params\": {\"amsgrad\": true, \"bias_correction\": false}}",
+           NULL, 1);
+    assert_true(job.optimizer.numbers.amsgrad && job.optimizer.numbers.uncorrected == 1);
+    job_close(&job);
+    opened(&job, "\"optimizer\": {\"type\": \"Lamb\", \"params\": {\"amsgrad\": false, \"bias_correction\": false}}",
+           NULL, 1);
+    assert_true(job.optimizer.numbers.uncorrected == 1);
+    job_close(&job);
     refused("\"optimizer\": {\"type\": \"SGD\", \"name\": \"lion\"}", NULL, 1,
             "job.json:2:16: optimizer.type: is \"SGD\", but optimizer.name is \"lion\" (job.json:2:31); say it in one "
             "place\n");
@@ -402,9 +428,9 @@ static void test_auto_and_defaults(void **state)
         NULL, 1,
         "job.json:2:58: scheduler.params.total_num_steps: the schedule ends with the run, which training.num_epochs "
         "(job.json:2:15) says; write \"auto\"\n");
-    refused(
-        "\"optimizer\": {\"type\": \"OneBitAdam\"}", NULL, 1,
-        "job.json:2:16: optimizer.type: is \"OneBitAdam\": not there yet; write AdamW, SGD, Lion, Lamb or Adagrad\n");
+    refused("\"optimizer\": {\"type\": \"OneBitAdam\"}", NULL, 1,
+            "job.json:2:16: optimizer.type: is \"OneBitAdam\": not there yet; write AdamW, SGD, Lion, Lamb, Adagrad or "
+            "Muon\n");
     refused("\"zero_optimization\": {\"stage\": 4}", NULL, 1,
             "job.json:2:24: zero_optimization.stage: is 4; give one of: 0, 1, 2, 3\n");
     refused("\"optimizer\": {\"params\": {\"betas\": [0.9]}}", NULL, 1,

@@ -357,6 +357,41 @@ static void test_strategy(void **state)
             "(job.json:2:11); remove it\n");
 }
 
+static void hooks_are(const char *text, const char *hook, const char *wrapper)
+{
+    struct job job;
+    opened(&job, text, NULL);
+    assert_true(hook == NULL ? job.ddp.comm_hook == NULL : strcmp(job.ddp.comm_hook, hook) == 0);
+    assert_true(wrapper == NULL ? job.ddp.comm_wrapper == NULL : strcmp(job.ddp.comm_wrapper, wrapper) == 0);
+    job_close(&job);
+}
+
+#define DDP(text) SECTION("\"ddp\": {" text "}")
+static void test_hooks(void **state)
+{
+    (void)state;
+    hooks_are(DDP("\"comm_hook\": \"fp16\""), "fp16_compress", NULL);
+    hooks_are(DDP("\"comm_hook\": \"powerSGD_hook\", \"comm_wrapper\": \"bf16_compress_wrapper\""), "power_sgd",
+              "bf16_compress");
+    hooks_are(DDP("\"comm_hook\": \"no\", \"comm_wrapper\": \"none\", \"find_unused_parameters\": true"), NULL, NULL);
+    refused(DDP("\"comm_hook\": \"bf16_compress\""), "training.strategy=zero2",
+            "job.json:2:10: ddp.comm_hook: goes with ddp, zero0 and no_shard, and training.strategy is zero2; remove "
+            "it, or write ddp\n");
+    refused(DDP("\"comm_hook\": \"bf16_compress\""), "training.accumulate_sync=every_micro_step",
+            "job.json:2:10: ddp.comm_hook: works once a step, and training.accumulate_sync is every_micro_step; remove "
+            "that\n");
+    refused(DDP("\"comm_hook\": \"bf16_compress\", \"comm_wrapper\": \"fp16\""), NULL,
+            "job.json:2:40: ddp.comm_wrapper: fp16_compress around bf16_compress rounds twice; remove one\n");
+    refused(DDP("\"comm_hook\": \"power_sgd\""), "power_sgd.start_powerSGD_iter=1",
+            "--set power_sgd.start_powerSGD_iter=1: power_sgd.start_powerSGD_iter: is 1: with use_error_feedback or "
+            "warm_start the first gradients, which are the largest, must be sent whole; write 2 or more\n");
+    refused(SECTION("\"offload\": {\"optimizer\": \"cpu\"}"), "training.strategy=local_sgd",
+            "job.json:2:14: offload.optimizer: training.strategy local_sgd keeps everything whole on each rank; write "
+            "zero1, zero2, zero3 or full_shard, or remove it\n");
+    refused(DDP("\"ddp_comm_hook\": \"fp16\""), NULL,
+            "job.json:2:10: ddp.ddp_comm_hook: Lightning's name; here it is ddp.comm_hook\n");
+}
+
 static void precision_is(const char *text, const char *set, const char *precision, enum dt_dtype compute,
                          enum dt_dtype reduce)
 {
@@ -403,6 +438,43 @@ static void test_optimizer(void **state)
     assert_true(job.optimizer.numbers.lr_decay == 0.1 && job.optimizer.numbers.initial == 0);
     assert_true(job.optimizer.numbers.eps == 1e-10);
     job_close(&job);
+    opened(&job, SECTION("\"optimizer\": {\"name\": \"muon\", \"ns_steps\": 3, \"adjust_lr_fn\": \"match_rms_adamw\"}"),
+           "training.adam_beta2=0.95");
+    const struct job_optimizer *muon = &job.optimizer;
+    assert_true(muon->numbers.ns_steps == 3 && muon->numbers.adjust == MUON_MATCH_RMS_ADAMW && muon->numbers.nesterov);
+    assert_true(muon->numbers.eps == 1e-7 && muon->rest.eps == 1e-8 && muon->rest.beta2 == 0.95);
+    assert_non_null(strstr(job.text, "\"adam_beta2\": 0.95"));
+    assert_non_null(strstr(job.text, "\"adjust_lr_fn\": \"match_rms_adamw\""));
+    job_close(&job);
+    opened(&job,
+           SECTION("\"optimizer\": {\"name\": \"muon\", \"groups\": [{\"params\": \"a*\", \"optimizer\": \"adamw\", "
+                   "\"betas\": [0.8, 0.9], \"eps\": 1e-6}, {\"params\": \"b*\", \"momentum\": 0.5}]}"),
+           "training.adam_bias_correction=false");
+    assert_true(job.optimizer.group_count == 2 && job.optimizer.groups[0].row == optimizer_find("adamw"));
+    assert_true(job.optimizer.groups[0].own_betas && job.optimizer.groups[0].beta2 == 0.9);
+    assert_true(job.optimizer.groups[0].eps == 1e-6 && job.optimizer.groups[1].momentum == 0.5);
+    assert_true(job.optimizer.rest.uncorrected == 1 && job.optimizer.groups[1].row == NULL);
+    job_close(&job);
+    static const struct {
+        const char *name, *group, *words;
+    } bad[] = {{"sgd", "\"betas\": [0.8, 0.9]", "sgd has no betas (optimizer.name, "},
+               {"adamw", "\"betas\": [0.8, 1]", "betas are two numbers from 0 to below 1"},
+               {"adamw", "\"momentum\": 0.5", "adamw has no momentum (optimizer.name, "},
+               {"sgd", "\"momentum\": 0.5", "momentum lies between 0 and 1, as optimizer.momentum must"},
+               {"adamw", "\"eps\": 0", "eps must be above 0"},
+               {"muon", "\"eps\": 1", "eps needs the group's optimizer; name that, too"},
+               {"muon", "\"optimizer\": \"sgd\"", "optimizer is muon or adamw here"}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char *text = dt_format(SECTION("\"optimizer\": {\"name\": \"%s\", \"groups\": [{\"params\": \"a\", %s}]}"),
+                               bad[i].name, bad[i].group);
+        const char *set = NULL;
+        char problems[4096];
+        assert_int_equal(open_text(&job, text, &set, 0, problems, sizeof problems), -1);
+        if (strstr(problems, bad[i].words) == NULL) {
+            fail_msg("%s: %s", bad[i].words, problems);
+        }
+        free(text);
+    }
     refused(
         SECTION("\"optimizer\": {\"name\": \"sgd\", \"beta1\": 0.9, \"momentun\": 0.9}, \"training\": {\"adam_beta1\": "
                 "0.8}"),
@@ -412,7 +484,8 @@ static void test_optimizer(void **state)
         "job.json:2:76: training.adam_beta1: belongs to adamw, adam, and optimizer.name is sgd (job.json:2:16); remove "
         "it\n");
     refused(SMALL, "optimizer.momentum=0.9",
-            "--set optimizer.momentum=0.9: optimizer.momentum: belongs to sgd, and optimizer.name is adamw (default); "
+            "--set optimizer.momentum=0.9: optimizer.momentum: belongs to sgd, muon, and optimizer.name is adamw "
+            "(default); "
             "remove it\n");
     refused(SECTION("\"optimizer\": {\"name\": \"sgd\", \"nesterov\": true}"), NULL,
             "job.json:2:31: optimizer.nesterov: needs a momentum above 0 and a dampening of 0; give them, or write "
@@ -492,9 +565,8 @@ static void test_precision(void **state)
     precision_is(SECTION("\"fp16\": {\"enabled\": true}, \"communication_data_type\": \"fp16\""), NULL, "16-mixed",
                  DT_F16, DT_F16);
     precision_is(SECTION("\"amp\": {\"enabled\": true, \"opt_level\": \"O1\"}"), NULL, "16-mixed", DT_F16, DT_F16);
-    refused(SECTION("\"mixed_precision\": {\"reduce_dtype\": \"bf16\"}"), NULL,
-            "job.json:2:22: mixed_precision.reduce_dtype: bf16 on the wire of a run in fp32 is not there yet; write "
-            "the param_dtype of that name, or remove it\n");
+    precision_is(SECTION("\"mixed_precision\": {\"reduce_dtype\": \"bf16\"}"), NULL, "32-true", DT_F32, DT_BF16);
+    precision_is(SECTION("\"communication_data_type\": \"fp16\""), NULL, "32-true", DT_F32, DT_F16);
     refused(SECTION("\"mixed_precision\": {\"param_dtype\": \"fp16\", \"reduce_dtype\": \"bf16\"}"), NULL,
             "job.json:2:45: mixed_precision.reduce_dtype: bf16 on the wire of a run in fp16 is not there yet; write "
             "fp32, or remove it\n");
@@ -983,6 +1055,7 @@ int main(void)
         cmocka_unit_test(test_spans),
         cmocka_unit_test(test_strategy),
         cmocka_unit_test(test_precision),
+        cmocka_unit_test(test_hooks),
         cmocka_unit_test(test_loss_scaling),
         cmocka_unit_test(test_optimizer),
         cmocka_unit_test(test_compare_optimizers),

@@ -106,6 +106,96 @@ static void test_stopped_equals_uninterrupted(void **state)
     }
 }
 
+static void make_power(struct job *job, int steps)
+{
+    set(job, "ddp", 2);
+    job->training.max_steps = steps;
+    job->ddp.comm_hook = "power_sgd";
+    job->power_sgd = (struct job_power_sgd){.matrix_approximation_rank = 2,
+                                            .min_compression_rate = 1,
+                                            .start_iter = 2,
+                                            .use_error_feedback = true,
+                                            .warm_start = true};
+}
+
+/* Errors and matrices of PowerSGD go on: stopped before it begins, where it begins, and later. On another
+ * number of ranks, and with other matrices, it begins anew, and all ranks agree. */
+static void test_power_sgd_goes_on(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 6; k++) {
+        struct job job;
+        struct ranks_outcome whole, first, second;
+        int stop = k < 3 ? k : 3, size = 3;
+        make_power(&job, 6);
+        job.precision.compute = job.precision.reduce = k == 4 ? DT_BF16 : DT_F32;
+        job.ddp.comm_wrapper = k == 5 ? "bf16_compress" : NULL;
+        job.checkpointing.beside = k == 3;
+        train(&job, size, NULL, &whole);
+        job.output_dir = dt_arena_printf(&job.arena, "%s/power-%d", folder, k);
+        job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
+        job.checkpointing.save_every_n_steps = stop + 1;
+        train(&job, size, &(struct ranks_options){.files = true, .stop_after = stop, .stop_rank = 1}, &first);
+        assert_int_equal(first.last_step, stop > 0 ? stop + 1 : 6);
+        train(&job, size, &files, &second);
+        assert_true(second.hash == whole.hash && second.moments_hash == whole.moments_hash);
+        ranks_clear(&whole);
+        ranks_clear(&first);
+        ranks_clear(&second);
+        dt_arena_clear(&job.arena);
+    }
+    struct job job;
+    struct ranks_outcome out;
+    make_power(&job, 3);
+    train(&job, 3, &files, &out);
+    ranks_clear(&out);
+    job.training.max_steps = 6;
+    train(&job, 2, &files, &out);
+    assert_int_equal(out.step_count, 3);
+    ranks_clear(&out);
+    job.training.max_steps = 8;
+    job.power_sgd.matrix_approximation_rank = 1;
+    train(&job, 2, &files, &out);
+    assert_int_equal(out.step_count, 2);
+    ranks_clear(&out);
+    job.training.max_steps = 10;
+    job.training.strategy = "zero1";
+    job.ddp.comm_hook = NULL;
+    train(&job, 2, &files, &out);
+    assert_int_equal(out.step_count, 2);
+    ranks_clear(&out);
+    dt_arena_clear(&job.arena);
+}
+
+/* Local SGD: a save averages weights and moments, so a run that goes on has what one that was not stopped has. */
+static void test_local_sgd_goes_on(void **state)
+{
+    (void)state;
+    struct job job;
+    struct ranks_outcome whole, first, second;
+    for (int beside = 0; beside < 2; beside++) {
+        set(&job, "local_sgd", 2);
+        job.local_sgd = (struct job_local_sgd){.warmup_steps = 1, .period = 4};
+        job.checkpointing.save_every_n_steps = 3;
+        job.checkpointing.beside = beside == 1;
+        job.output_dir = dt_arena_printf(&job.arena, "%s/local-%d-whole", folder, beside);
+        job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
+        train(&job, 3, &files, &whole);
+        job.output_dir = dt_arena_printf(&job.arena, "%s/local-%d", folder, beside);
+        job.checkpointing.checkpoint_dir = dt_arena_printf(&job.arena, "%s/checkpoints", job.output_dir);
+        train(&job, 3, &(struct ranks_options){.files = true, .stop_after = 2, .stop_rank = 1}, &first);
+        assert_int_equal(first.last_step, 3);
+        train(&job, 3, &files, &second);
+        assert_int_equal(second.step_count, 3);
+        assert_true(second.hash == whole.hash && second.moments_hash == whole.moments_hash);
+        assert_memory_equal(second.loss, whole.loss + 3, 3 * sizeof(double));
+        ranks_clear(&whole);
+        ranks_clear(&first);
+        ranks_clear(&second);
+        dt_arena_clear(&job.arena);
+    }
+}
+
 static struct dt_sources source_in(struct job *job, const char *name)
 {
     return dt_source_alone(&job->arena, dt_arena_printf(&job->arena, "%s/%s", folder, name));
@@ -1070,6 +1160,8 @@ static void test_who_only_heard_it_says_so(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_power_sgd_goes_on, ranks_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_local_sgd_goes_on, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_stopped_equals_uninterrupted, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_a_stop_loses_no_evaluation, ranks_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_all_pairs, ranks_setup, folder_teardown),

@@ -59,6 +59,7 @@ struct home_settings {
     bool own_memory;      /* the device has memory of its own */
     size_t portion_bytes; /* of an array that an update brings at a time; stripes of files are as long */
     int buffers;          /* such portions that have room on the device */
+    bool whole_pages;     /* pieces begin and end at multiples of 4096 bytes, and so does a portion */
     bool reads_ahead;     /* what follows a portion is read before it is asked for */
     bool overlaps_reads, overlaps_writes; /* with work on what came before */
 };
@@ -87,6 +88,12 @@ struct home_ops {
     int (*open)(struct home *h, struct world *w, const struct plan *p, struct dt_error *err);
     void *(*bring)(struct home *h, size_t at, size_t size_bytes, enum home_use use, struct dt_stream *user);
     void (*back)(struct home *h, size_t at, size_t size_bytes, struct dt_stream *after);
+    /* Bytes that will be brought soon to be read come in from now on, if there is room for them; null: they are
+     * where they are used. */
+    void (*ahead)(struct home *h, size_t at, size_t size_bytes);
+    /* Forgets what is on the device; nothing may be brought at that time. Returns room for most_bytes that `user`
+     * may use as it likes until something is brought; null: the array lies there. */
+    void *(*empty)(struct home *h, struct dt_stream *user);
     void (*close)(struct home *h); /* harmless without open; streams have run dry */
 };
 
@@ -101,6 +108,8 @@ struct residence {
  * computes in the host's memory is the device's own. */
 void residence_choose(struct residence *out, const struct residence *row, const struct job_offload *job,
                       bool own_memory);
+/* Where activations rest that live from forward to backward. */
+const struct home_ops *residence_activations(const struct job_offload *job, bool own_memory);
 /* Settings of an array's home. parameters: weights that are gathered. They borrow `job`. */
 void residence_settings(struct home_settings *out, const struct job_offload *job, bool own_memory, bool parameters);
 /* What the job asks of its homes and cannot get, before anything is opened, by `ranks` of this host whose

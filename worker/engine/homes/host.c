@@ -62,6 +62,18 @@ static void back(struct home *h, size_t at, size_t size_bytes, struct dt_stream 
     windows_back(x != NULL ? x->windows : NULL, at, size_bytes, after);
 }
 
+static void ahead(struct home *h, size_t at, size_t size_bytes)
+{
+    struct host *x = h->state;
+    windows_ahead(x != NULL ? x->windows : NULL, at, size_bytes);
+}
+
+static void *empty(struct home *h, struct dt_stream *user)
+{
+    struct host *x = h->state;
+    return x != NULL ? windows_empty(x->windows, user) : NULL;
+}
+
 static void close_host(struct home *h)
 {
     struct host *x = h->state;
@@ -78,4 +90,6 @@ const struct home_ops home_host = {.name = "host",
                                    .open = open_host,
                                    .bring = bring,
                                    .back = back,
+                                   .ahead = ahead,
+                                   .empty = empty,
                                    .close = close_host};

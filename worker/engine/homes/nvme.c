@@ -35,6 +35,7 @@ static void plan_nvme(struct home *h, struct plan *p, enum plan_purpose purpose,
     h->piece = plan_add(p, purpose, memory, room_bytes);
     h->host_piece = plan_add(p, PLAN_STAGING, PLAN_PINNED, h->settings->own_memory ? room_bytes : 0);
     h->what = plan_purpose_name(purpose);
+    p->moved_bytes += 2.0 * (double)size_bytes;
     for (int i = 0; i < o->nvme_path.count; i++) {
         p->file_bytes += striped_share(o, i, stripe_bytes(h), size_bytes);
     }
@@ -118,6 +119,18 @@ static void back(struct home *h, size_t at, size_t size_bytes, struct dt_stream 
     windows_back(x != NULL ? x->windows : NULL, at, size_bytes, after);
 }
 
+static void ahead(struct home *h, size_t at, size_t size_bytes)
+{
+    struct nvme *x = h->state;
+    windows_ahead(x != NULL ? x->windows : NULL, at, size_bytes);
+}
+
+static void *empty(struct home *h, struct dt_stream *user)
+{
+    struct nvme *x = h->state;
+    return x != NULL ? windows_empty(x->windows, user) : NULL;
+}
+
 static void close_nvme(struct home *h)
 {
     struct nvme *x = h->state;
@@ -144,4 +157,6 @@ const struct home_ops home_nvme = {.name = "nvme",
                                    .open = open_nvme,
                                    .bring = bring,
                                    .back = back,
+                                   .ahead = ahead,
+                                   .empty = empty,
                                    .close = close_nvme};

@@ -9,9 +9,11 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-/* What a short measurement writes and reads. */
+/* What a short measurement writes and reads at most. */
 enum { PROBE_BYTES = 32 << 20 };
 
 static const struct home_ops *home_at(const struct home_ops *row, enum offload_to to, bool own_memory)
@@ -36,6 +38,11 @@ void residence_choose(struct residence *out, const struct residence *row, const 
                               .grads = home_at(row->grads, grads, own_memory),
                               .masters = home_at(row->masters, job->optimizer, own_memory),
                               .states = home_at(row->states, job->optimizer, own_memory)};
+}
+
+const struct home_ops *residence_activations(const struct job_offload *job, bool own_memory)
+{
+    return home_at(&home_device, job->activations, own_memory);
 }
 
 void residence_settings(struct home_settings *out, const struct job_offload *job, bool own_memory, bool parameters)
@@ -111,28 +118,49 @@ int residence_check(const struct plan *p, const struct job_offload *job, int ran
 }
 
 /* Bytes per second of writing and reading files as homes do; 0: unknown. */
-static double probe(const struct job_offload *job, const char **engine)
+static double probe(const struct job_offload *job, size_t size_bytes, const char **engine)
 {
     struct striped files = {0};
     struct transfer *t = NULL;
-    void *memory = aligned_alloc(TRANSFER_PAGE_BYTES, PROBE_BYTES);
+    struct dt_device cpu; /* memory as that of a run: on huge pages a disk is twice as fast */
+    void *memory = NULL;
     double begin_s = 0, rate = 0;
     *engine = "threads";
-    if (memory != NULL && striped_open(&files, job, "probe", (size_t)1 << 20, PROBE_BYTES, NULL) == 0 &&
+    if (dt_device_open(&cpu, "cpu", &(struct dt_device_options){.streams = DT_STREAMS_INLINE}, NULL) != 0) {
+        return 0;
+    }
+    if (dt_device_alloc(&cpu, DT_MEMORY_DEVICE, size_bytes, &memory, NULL) == 0 &&
+        striped_open(&files, job, "probe", (size_t)1 << 20, size_bytes, NULL) == 0 &&
         transfer_open(&t, job, NULL) == 0) {
-        memset(memory, 1, PROBE_BYTES);
+        memset(memory, 1, size_bytes);
         *engine = transfer_name(t);
         begin_s = dt_now_s();
-        if (transfer_run(t, &files, true, memory, 0, PROBE_BYTES, NULL) == 0 &&
-            transfer_run(t, &files, false, memory, 0, PROBE_BYTES, NULL) == 0) {
+        if (transfer_run(t, &files, true, memory, 0, size_bytes, NULL) == 0 &&
+            transfer_run(t, &files, false, memory, 0, size_bytes, NULL) == 0) {
             double took_s = dt_now_s() - begin_s;
-            rate = took_s > 0 ? 2.0 * PROBE_BYTES / took_s : 0;
+            rate = took_s > 0 ? 2.0 * (double)size_bytes / took_s : 0;
         }
     }
     transfer_close(t);
     striped_close(&files);
-    free(memory);
+    if (memory != NULL) {
+        dt_device_free(&cpu, DT_MEMORY_DEVICE, memory, size_bytes);
+    }
+    dt_device_close(&cpu);
     return rate;
+}
+
+/* CUDA's driver pins memory without regard to the limit; where another one refuses, this is the cause. */
+static void say_memlock(double pinned_bytes, struct dt_text *out)
+{
+    struct rlimit limit;
+    char need[32], have[32];
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && geteuid() != 0 &&
+        (double)limit.rlim_cur < pinned_bytes) {
+        dt_text_printf(out, " (%s are pinned, ulimit -l is %s: raise it if the driver refuses)",
+                       dt_text_bytes(pinned_bytes, need, sizeof need),
+                       dt_text_bytes((double)limit.rlim_cur, have, sizeof have));
+    }
 }
 
 void residence_words(const struct plan *p, const struct job_offload *job, int ranks, bool own_memory,
@@ -140,16 +168,18 @@ void residence_words(const struct plan *p, const struct job_offload *job, int ra
 {
     char bytes[32], rate_text[32];
     const char *engine;
-    if (job->optimizer == OFFLOAD_CPU || job->parameters == OFFLOAD_CPU) {
+    if (job->optimizer == OFFLOAD_CPU || job->parameters == OFFLOAD_CPU || job->activations == OFFLOAD_CPU) {
         if (own_memory) {
             dt_text_printf(out, "offload: %s of each rank rest in the host's memory",
                            dt_text_bytes((double)p->bytes[PLAN_HOST], bytes, sizeof bytes));
+            say_memlock((double)p->size_bytes[PLAN_PINNED] * ranks, out);
         } else {
             dt_text_puts(out, "offload: the CPU computes in the host's memory, so nothing moves for cpu");
         }
     }
     if (p->file_bytes > 0) {
-        double rate = probe(job, &engine), moved = 2.0 * (double)p->file_bytes * ranks;
+        size_t most = (p->file_bytes / TRANSFER_PAGE_BYTES + 1) * TRANSFER_PAGE_BYTES;
+        double rate = probe(job, most < PROBE_BYTES ? most : PROBE_BYTES, &engine), moved = p->moved_bytes * ranks;
         dt_text_printf(out, "%s%s of each rank rest in files, by %s",
                        out->size > 0 ? "; " : "offload: ", dt_text_bytes((double)p->file_bytes, bytes, sizeof bytes),
                        engine);

@@ -59,9 +59,10 @@ size_t windows_room_bytes(const struct home_settings *settings, size_t size_byte
     if (size_bytes == 0) {
         return 0;
     }
-    size_t ahead = whole_pages(least(settings->portion_bytes, size_bytes)) + PAGE;
+    size_t gap = settings->whole_pages ? 0 : PAGE,
+           ahead = whole_pages(least(settings->portion_bytes, size_bytes)) + gap;
     size_t pieces = least(HOME_PIECES_MOST, most_bytes / HOME_PIECE_BYTES + 1);
-    return whole_pages(least(most_bytes, size_bytes)) + (pieces + 1) * PAGE + (size_t)(settings->buffers - 1) * ahead;
+    return whole_pages(least(most_bytes, size_bytes)) + (pieces + 1) * gap + (size_t)(settings->buffers - 1) * ahead;
 }
 
 int windows_open(struct windows **out, const struct home *h, struct world *w, void *room, struct dt_stream *in,
@@ -325,4 +326,32 @@ void windows_back(struct windows *x, size_t at, size_t size_bytes, struct dt_str
     if (!x->overlaps_reads) {
         dt_event_wait(v->used, x->in);
     }
+}
+
+void windows_ahead(struct windows *x, size_t at, size_t size_bytes)
+{
+    bool wanted = x != NULL && x->overlaps_reads && size_bytes > 0;
+    for (int i = 0; i < WINDOWS_MOST && wanted; i++) {
+        const struct window *v = &x->window[i];
+        wanted = !v->there || !overlap(v->at, v->size_bytes, at, size_bytes);
+    }
+    if (wanted) {
+        (void)open_window(x, at, size_bytes, true);
+    }
+}
+
+void *windows_empty(struct windows *x, struct dt_stream *user)
+{
+    for (int i = 0; i < WINDOWS_MOST; i++) {
+        struct window *v = &x->window[i];
+        if (v->there) {
+            assert(v->pieces == 0);
+            await(x, v);
+            v->there = false;
+        }
+    }
+    x->next = x->last_end = 0;
+    dt_event_record(x->window[0].filled, x->in); /* behind all that came in, and was waited for */
+    dt_event_wait(x->window[0].filled, user);
+    return x->room;
 }

@@ -32,6 +32,9 @@ int windows_open(struct windows **out, const struct home *h, struct world *w, vo
                  struct dt_stream *out_stream, const struct windows_rest *rest, struct dt_error *err);
 void *windows_bring(struct windows *x, size_t at, size_t size_bytes, enum home_use use, struct dt_stream *user);
 void windows_back(struct windows *x, size_t at, size_t size_bytes, struct dt_stream *after);
+/* As in struct home_ops. */
+void windows_ahead(struct windows *x, size_t at, size_t size_bytes);
+void *windows_empty(struct windows *x, struct dt_stream *user);
 /* Waits for both streams; those of users have run dry. Null is allowed. */
 void windows_close(struct windows *x);
 

@@ -1,6 +1,7 @@
 /* Gradients reduced at every micro-step: backward writes a unit's whole gradient into one of two
- * alternating slots, or the only one (a shared unit into its own, from the head's backward to the embedding's);
- * it is reduced at once, and what this rank owns adds up over the micro-steps. With an optimizer
+ * alternating slots, or the only one (a shared unit into its own, from the head's backward to the
+ * embedding's); it is reduced at once, from a place beside them where it travels in another type, and what
+ * this rank owns adds up over the micro-steps. With an optimizer
  * over everything (ddp, every micro-step) "owned" is the whole unit and the collective
  * all_reduce. */
 #include "worker/engine/strategy.h"
@@ -12,10 +13,16 @@ static void add(struct strategy *s, struct plan *p)
     int64_t owned = s->optimizer == PART_WHOLE ? s->grad_total : s->grad_total / s->shards;
     strategy_plan_home(s, &s->grads_home, s->rests.grads, p, PLAN_GRADIENTS, PLAN_PEERS, owned, s->precision.sums);
     slots_plan(s, &s->gradient, p, PLAN_GRADIENT_SLOTS, s->live.grad_sets, s->precision.grads);
+    int64_t most = 0;
+    for (int u = 0; u < s->chain->unit_count && s->precision.wire != s->precision.grads; u++) {
+        most = strategy_trains(s, u) && s->chain->units[u].numel > most ? s->chain->units[u].numel : most;
+    }
+    s->wire_piece = plan_add(p, PLAN_GRADIENT_SLOTS, PLAN_PEERS, (size_t)most * dt_dtype_size(s->precision.wire));
 }
 
 static int open_sliced(struct strategy *s, const struct plan *p, struct dt_error *err)
 {
+    s->wire_base = s->precision.wire != s->precision.grads ? plan_at(p, s->wire_piece) : NULL;
     return s->grads_home.ops->open(&s->grads_home, s->world, p, err) != 0 ? -1 : slots_open(s, &s->gradient, p, err);
 }
 
@@ -75,14 +82,19 @@ static struct unit_range reduce(struct strategy *s, int unit, bool last_micro_st
     dt_event_record(s->unit_done[unit], w->compute);
     dt_event_wait(s->unit_done[unit], w->communication);
     strategy_note(s, 'R', unit);
+    char *sent = x->data;
+    if (s->wire_base != NULL && !s->alone) {
+        sent = s->wire_base;
+        w->device->kernels->cast(w->communication,
+                                 &(struct dt_cast_args){sent, x->data, count, s->precision.wire, s->precision.grads});
+    }
     if (s->optimizer == PART_WHOLE) {
-        out = direct ? sum : x->data;
-        strategy_start(s, unit, w->comm, DT_ALL_REDUCE, s->precision.wire, x->data, out, count, "reduce gradients");
+        out = direct ? sum : sent;
+        strategy_start(s, unit, w->comm, DT_ALL_REDUCE, s->precision.wire, sent, out, count, "reduce gradients");
     } else {
         count /= s->shards;
-        out = direct ? sum : (char *)x->data + (size_t)(s->shard_rank * count) * dt_dtype_size(s->precision.wire);
-        strategy_start(s, unit, w->shard, DT_REDUCE_SCATTER, s->precision.wire, x->data, out, count,
-                       "reduce gradients");
+        out = direct ? sum : sent + (size_t)(s->shard_rank * count) * dt_dtype_size(s->precision.wire);
+        strategy_start(s, unit, w->shard, DT_REDUCE_SCATTER, s->precision.wire, sent, out, count, "reduce gradients");
         if (s->replicas > 1) {
             strategy_start(s, unit, w->replica, DT_ALL_REDUCE, s->precision.wire, out, out, count,
                            "reduce across replicas");

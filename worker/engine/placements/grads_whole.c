@@ -5,25 +5,23 @@
  * micro-steps that travel in another type do so from one place beside them, bucket by bucket. */
 #include "worker/engine/strategy.h"
 
-/* small, so that the first one is on its way while most of backward is still to come */
-#define FIRST_BUCKET_BYTES 0x1p20
-
 /* Backward completes units from the last to the first: a bucket is closed when it holds its
  * limit or more, and before the root, which comes last and whose embedding may be larger than
- * all before it: nothing follows that could hide its way, so what is worth one goes ahead of it. */
+ * all before it: nothing follows that could hide its way, so what is worth one goes ahead of it. The
+ * first is small, so that it is on its way while most of backward is still to come. */
 static void make_buckets(struct strategy *s)
 {
     int units = s->chain->unit_count, n = 0;
     s->bucket_of = dt_arena_alloc(&s->arena, (size_t)units * sizeof *s->bucket_of);
     s->buckets = dt_arena_alloc(&s->arena, (size_t)units * sizeof *s->buckets);
-    double limit = s->bucket_cap_bytes < FIRST_BUCKET_BYTES ? s->bucket_cap_bytes : FIRST_BUCKET_BYTES, bytes = 0;
+    double first = s->first_bucket_bytes, limit = s->bucket_cap_bytes < first ? s->bucket_cap_bytes : first, bytes = 0;
     for (int u = units - 1; u >= 0; u--) {
         s->bucket_of[u] = n;
         bool trained = strategy_trains(s, u);
         s->buckets[n] =
             (struct bucket){.first = u, .count = s->buckets[n].count + 1, .wanted = s->buckets[n].wanted + trained};
         bytes += trained ? (double)s->chain->units[u].numel * (double)dt_dtype_size(s->precision.wire) : 0;
-        if (u > 0 && (bytes >= limit || (u == 1 && bytes >= FIRST_BUCKET_BYTES))) {
+        if (u > 0 && (bytes >= limit || (u == 1 && bytes >= first))) {
             n++;
             bytes = 0;
             limit = s->bucket_cap_bytes;
@@ -118,7 +116,7 @@ static struct unit_range reduce(struct strategy *s, int unit, bool last_micro_st
     if (s->optimizer == PART_WHOLE) {
         int64_t count = s->grad_first[b->first + b->count] - s->grad_first[b->first];
         char *at = depart(s, unit_at(s, b->first), count);
-        strategy_start(s, b->first, w->comm, DT_ALL_REDUCE, s->precision.wire, at, at, count, "reduce gradients");
+        s->hook.row->exchange(s, s->bucket_of[unit], at, count);
         arrive(s, unit_at(s, b->first), at, count);
         return (struct unit_range){b->first, b->count};
     }

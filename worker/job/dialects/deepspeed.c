@@ -9,8 +9,8 @@
 /* DeepSpeed's names of optimizers. Adam is AdamW unless adam_w_mode is false (below). */
 static const char *optimizer_name(const cJSON *type)
 {
-    static const char *const names[][2] = {{"Adam", "adamw"}, {"AdamW", "adamw"}, {"SGD", "sgd"},
-                                           {"Lion", "lion"},  {"Lamb", "lamb"},   {"Adagrad", "adagrad"}};
+    static const char *const names[][2] = {{"Adam", "adamw"}, {"AdamW", "adamw"},     {"SGD", "sgd"},  {"Lion", "lion"},
+                                           {"Lamb", "lamb"},  {"Adagrad", "adagrad"}, {"Muon", "muon"}};
     for (size_t i = 0; cJSON_IsString(type) && i < sizeof names / sizeof names[0]; i++) {
         if (strcasecmp(type->valuestring, names[i][0]) == 0) {
             return names[i][1];
@@ -25,12 +25,31 @@ static bool is_type(const struct dialect_use *u, const char *ours)
     return name != NULL && strcmp(name, ours) == 0;
 }
 
+/* DeepSpeed's defaults of Muon and its rest, where neither file says anything else. */
+static void muon_defaults(struct dialect_use *u, const char *path)
+{
+    static const struct {
+        const char *theirs, *also, *ours;
+        double number;
+    } all[] = {{"muon_lr", "lr", "training.learning_rate", 0.02},
+               {"adam_lr", "lr", "optimizer.adamw_learning_rate", 3e-4},
+               {"betas", "betas", "training.adam_beta2", 0.95},
+               {"eps", "eps", "training.adam_epsilon", 1e-10}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        const char *theirs = dt_arena_printf(u->arena, "optimizer.params.%s", all[i].theirs),
+                   *also = dt_arena_printf(u->arena, "optimizer.params.%s", all[i].also);
+        if (!dialect_says(u, theirs) && !dialect_says(u, also) && dt_config_where(u->c, all[i].ours) == NULL) {
+            dialect_give(u, path, all[i].ours, cJSON_CreateNumber(all[i].number));
+        }
+    }
+}
+
 /* DeepSpeed's default of Lion's second beta is not that of the paper, which is ours. */
 static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     const char *name = optimizer_name(value);
     if (name == NULL) {
-        dt_config_problem(u->c, path, "is \"%.40s\": not there yet; write AdamW, SGD, Lion, Lamb or Adagrad",
+        dt_config_problem(u->c, path, "is \"%.40s\": not there yet; write AdamW, SGD, Lion, Lamb, Adagrad or Muon",
                           cJSON_IsString(value) ? value->valuestring : "");
         dt_config_pass(u->c, dialect_path(u, "optimizer.params")); /* its numbers go with it */
         return;
@@ -44,6 +63,32 @@ static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const
         dt_config_where(u->c, "optimizer.beta2") == NULL) {
         dialect_give(u, path, "optimizer.beta2", cJSON_CreateNumber(0.999));
     }
+    if (is_type(u, "muon")) {
+        muon_defaults(u, path);
+    }
+}
+
+/* `lr` is for what has no rate of its own: Muon's matrices may have muon_lr, and the rest adam_lr. */
+static void rate(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    bool own = is_type(u, "muon") && dialect_says(u, "optimizer.params.muon_lr");
+    const char *to = !own                                          ? r->to
+                     : dialect_says(u, "optimizer.params.adam_lr") ? NULL
+                                                                   : "optimizer.adamw_learning_rate";
+    if (to != NULL) {
+        dialect_give(u, path, to, cJSON_Duplicate(value, true));
+    } else {
+        dt_config_pass(u->c, path);
+    }
+}
+
+static void bias_correction(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    if (cJSON_IsTrue(value)) { /* it is so anyway */
+        dt_config_pass(u->c, path);
+        return;
+    }
+    dialect_give(u, path, is_type(u, "lamb") ? "optimizer.bias_correction" : r->to, cJSON_Duplicate(value, true));
 }
 
 /* [0.9, 0.999]: one key of ours each. */
@@ -223,7 +268,7 @@ static void optimizer_norm(struct dialect_use *u, const struct dialect_rule *r, 
 }
 
 /* DeepSpeed's block says how layers are computed again, not that they are. */
-static void recomputing(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+static void kept_on_host(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     bool on = cJSON_IsTrue(dt_config_value(u->c, "activation_checkpointing.enabled"));
     if (!on || dt_config_off(value)) {
@@ -232,7 +277,11 @@ static void recomputing(struct dialect_use *u, const struct dialect_rule *r, con
         }
         return;
     }
-    dt_config_problem(u->c, path, "%s", r->text + strlen("refused: "));
+    if (!cJSON_IsTrue(value)) {
+        dt_config_problem(u->c, path, "give true or false");
+        return;
+    }
+    dialect_give(u, path, r->to, cJSON_CreateString("cpu"));
 }
 
 #define BEYOND "beyond scope; remove it"
@@ -272,8 +321,15 @@ static const struct dialect_rule rules[] = {
     FUNCTION(
         "optimizer.type", "optimizer.name", optimizer,
         "`optimizer.name`: AdamW and Adam = `adamw`, Adam without adam_w_mode = `adam`, SGD = `sgd`, Lion = `lion`, "
-        "Lamb = `lamb`, Adagrad = `adagrad`; others are refused"),
-    MOVE_OR("optimizer.params.lr", "training.learning_rate", "0.001"),
+        "Lamb = `lamb`, Adagrad = `adagrad`, Muon = `muon`; others are refused"),
+    {.from = "optimizer.params.lr",
+     .to = "training.learning_rate",
+     .how = DIALECT_FUNCTION,
+     .fn = rate,
+     .text = "`training.learning_rate`; of Muon's `optimizer.adamw_learning_rate` where muon_lr is given, too",
+     .fallback = "0.001"},
+    MOVE("optimizer.params.muon_lr", "training.learning_rate"),
+    MOVE("optimizer.params.adam_lr", "optimizer.adamw_learning_rate"),
     FUNCTION("optimizer.params.betas", "training.adam_beta1", betas,
              "`training.adam_beta1` and `adam_beta2`; of Lion and Lamb `optimizer.beta1` and `beta2`"),
     FUNCTION("optimizer.params.eps", "training.adam_epsilon", eps,
@@ -285,8 +341,9 @@ static const struct dialect_rule rules[] = {
     MOVE("optimizer.params.dampening", "optimizer.dampening"),
     MOVE("optimizer.params.nesterov", "optimizer.nesterov"),
     WORDS("optimizer.params.adam_w_mode", NULL, "true=|false="),
-    WORDS("optimizer.params.bias_correction", NULL, "true=|false=!not there yet; remove it"),
-    WORDS("optimizer.params.amsgrad", NULL, "false=|true=!not there yet; remove it"),
+    FUNCTION("optimizer.params.bias_correction", "training.adam_bias_correction", bias_correction,
+             "`training.adam_bias_correction`; of Lamb `optimizer.bias_correction`"),
+    WORDS("optimizer.params.amsgrad", "training.adam_amsgrad", "false=|true=true"),
     INERT("optimizer.params.torch_adam", "the formula is the same"),
     INERT("optimizer.params.fused", "the update is one kernel"),
     FUNCTION("optimizer.params.max_grad_norm", NULL, optimizer_norm,
@@ -417,10 +474,13 @@ static const struct dialect_rule rules[] = {
     INERT("activation_checkpointing.partition_activations", "a layer is not split over ranks"),
     INERT("activation_checkpointing.contiguous_memory_optimization", "memory is planned as a whole"),
     INERT("activation_checkpointing.synchronize_checkpoint_boundary", "nothing needs it"),
-    FUNCTION("activation_checkpointing.cpu_checkpointing", NULL, recomputing, "refused: " LATER),
-    FUNCTION("activation_checkpointing.number_checkpoints", NULL, recomputing,
-             "refused: write activation_checkpointing.checkpoint_every_n_layers"),
-    FUNCTION("activation_checkpointing.profile", NULL, recomputing, "refused: " LATER),
+    FUNCTION("activation_checkpointing.cpu_checkpointing", "offload.activations", kept_on_host,
+             "true is `cpu`, where `activation_checkpointing.enabled` is true"),
+    INERT("activation_checkpointing.number_checkpoints",
+          "it sizes the buffer of contiguous_memory_optimization, and memory is planned as a whole; "
+          "activation_checkpointing.checkpoint_every_n_layers says which layers are computed again"),
+    INERT("activation_checkpointing.profile", "`logging.timeline_steps` shows forward, recompute and backward of each "
+                                              "layer"),
 
     WORDS("wall_clock_breakdown", NULL, "false=|true=~" STEP_TIMES),
     INERT("zero_allow_untested_optimizer", "every optimizer goes with every stage"),

@@ -1,6 +1,7 @@
 /* Lightning: the file of its command line (seed_everything, trainer, optimizer, ...), and its
  * Trainer's flags, below `trainer` there or at the top of a file of Hydra. */
 #include "worker/job/dialects/dialect.h"
+#include "worker/job/dialects/lightning_ddp.h"
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -73,7 +74,8 @@ static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const
     static const char *const moved[][2] = {
         {"lr", "training.learning_rate"},     {"weight_decay", "training.weight_decay"},
         {"eps", "training.adam_epsilon"},     {"momentum", "optimizer.momentum"},
-        {"dampening", "optimizer.dampening"}, {"nesterov", "optimizer.nesterov"}};
+        {"dampening", "optimizer.dampening"}, {"nesterov", "optimizer.nesterov"},
+        {"amsgrad", "training.adam_amsgrad"}};
     static const char *const speed[] = {"foreach", "fused", "capturable", "differentiable", NULL};
     const char *class = class_of(value);
     size_t row = 0;
@@ -252,6 +254,9 @@ static void strategy(struct dialect_use *u, const struct dialect_rule *r, const 
     if (cJSON_IsNumber(stage) && strcmp(name, "zero2") == 0) {
         name = dt_arena_printf(u->arena, "zero%d", (int)stage->valuedouble);
         dt_config_pass(u->c, dt_arena_printf(u->arena, "%s.init_args.stage", path));
+    }
+    if (strcmp(name, "ddp") == 0) {
+        lightning_ddp_arguments(u, path, cJSON_GetObjectItemCaseSensitive(value, "init_args"));
     }
     if (strcmp(name, "fsdp") != 0 || argument(value, "sharding_strategy") == NULL) {
         dialect_give(u, path, r->to, cJSON_CreateString(name));

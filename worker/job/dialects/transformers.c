@@ -245,6 +245,7 @@ static const struct dialect_rule rules[] = {
     WORDS("dtype", NULL, "auto=|float32=|bfloat16=~masters are kept in fp32|float16=~masters are kept in fp32"),
     WORDS("gradient_checkpointing", "activation_checkpointing.enabled", "true=true|false=false"),
     SILENT("gradient_checkpointing_kwargs", "there is one way to compute again"),
+    WORDS("activation_offloading", "offload.activations", "true=cpu|false=|legacy=cpu|disk=nvme"),
     {.from = "logging_steps",
      .to = "logging.log_every_n_steps",
      .how = DIALECT_FUNCTION,
