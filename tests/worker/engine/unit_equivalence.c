@@ -466,7 +466,7 @@ static bool same_bits(const struct ranks_outcome *a, const struct ranks_outcome 
 }
 
 /* Norms differ more, and of a step that is skipped they are not finite. */
-enum { NORM_BOUND = 20 };
+enum { NORM_BOUND = 100 };
 
 static bool close_losses(const struct ranks_outcome *a, const struct ranks_outcome *b, double bound)
 {
