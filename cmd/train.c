@@ -8,6 +8,7 @@
 #include "cmd/train/answer.h"
 #include "cmd/train/evaluate.h"
 #include "cmd/train/generate.h"
+#include "cmd/train/plan.h"
 #include "cmd/train/texts.h"
 #include "worker/checkpoints/hf.h"
 #include "worker/job/folder.h"
@@ -521,77 +522,6 @@ static int read_options(struct options *o, int argc, char **argv)
     }
 }
 
-static int env_number(const char *name, int fallback)
-{
-    long long value;
-    const char *text = getenv(name);
-    return text && dt_parse_int64(text, &value) && value >= 1 && value <= 1 << 20 ? (int)value : fallback;
-}
-
-/* All that can be known to fail before anything is started. print: also what is known otherwise. */
-static int plan(const struct options *o, const struct job *job, bool print, struct dt_error *err)
-{
-    int size = o->job.world;
-    int local = env_number("LOCAL_WORLD_SIZE", size);
-    local = local > size ? size : local;
-    struct trainer t;
-    struct dt_text text;
-    const char *device = "cpu";
-    struct world_options wishes = {.device = job->training.device, .share_gpu = job->training.share_gpu};
-    int here = getenv("LOCAL_WORLD_SIZE") != NULL ? local : 0; /* who looks at a plan by hand may
-                                                                * do so elsewhere */
-    if (precision_device(job, &wishes.device, err) != 0 ||
-        world_check_device(&wishes, print ? here : 0, &device, err) != 0) {
-        return -1;
-    }
-    dt_text_init(&text);
-    bool on_gpu = strcmp(device, "cuda") == 0;
-    double total_bytes = on_gpu ? gpu_most_total() : 0; /* not positive: not known */
-    int rc = trainer_prepare(&t, job, 0, size, local, strcmp(device, "twin64") == 0 ? DT_F64 : DT_F32,
-                             !on_gpu           ? 0
-                             : total_bytes > 0 ? total_bytes
-                                               : INFINITY,
-                             err);
-    rc = rc == 0 && o->evaluate == NULL ? trainer_plan_samples(&t, err) : rc;
-    if (rc == 0) {
-        trainer_plan_saves(&t);
-        trainer_plan_snapshots(&t);
-    }
-    if (rc == 0) {
-        if (print) {
-            trainer_print_plan(&t, device, local, o->json, &text);
-            fputs(dt_text_str(&text), stdout);
-        }
-        rc = on_gpu
-                 ? trainer_check_total(&t, total_bytes, local, err)
-                 : trainer_check_memory(&t, NULL, print ? local : 1, err); /* as a rank, the others' memory may be taken
-                                                                            * already */
-    }
-    if (o->evaluate != NULL) { /* writes nothing, and begins with what it is given */
-        dt_text_clear(&text);
-        trainer_close(&t);
-        return rc;
-    }
-    const struct job_checkpointing *saves = &job->checkpointing;
-    bool anew = job->fresh || (saves->resume != NULL && strcmp(saves->resume, "never") == 0);
-    if (rc == 0 && (folder_check("output_dir", job->output_dir, err) != 0 ||
-                    folder_check("checkpointing.checkpoint_dir", saves->checkpoint_dir, err) != 0 ||
-                    folder_check_names(job->output_dir, saves->checkpoint_dir, anew, err) != 0)) {
-        rc = -1;
-    }
-    /* who asks for the plan of a running job is told it */
-    bool starts = !print || getenv("TORCHELASTIC_RUN_ID") != NULL;
-    rc = rc == 0 && starts ? trainer_check_free(job, err) : rc;
-    rc = rc == 0 ? trainer_check_folder(&t, err) : rc;
-    if (rc == 0 && print && !o->json && t.run.step > 0) {
-        printf("\ngoes on    from step %lld to step %lld\n", (long long)t.run.step, (long long)t.run.total_steps);
-    }
-    dt_text_clear(&text);
-    trainer_close_samples(&t);
-    trainer_close(&t);
-    return rc;
-}
-
 /* The cause is said once: by the agent in its report, by whoever told it already, or here. */
 static int fail(struct world *w, const struct dt_error *err, int code, bool told)
 {
@@ -681,7 +611,7 @@ static int run_all(int argc, char **argv)
     }
     /* As a worker of a round a wrong job is permanent: the agent must not start it again. */
     int refused = getenv("DTRUN_PAGE") && !o.plan ? DT_EXIT_PERMANENT : DT_EXIT_USAGE;
-    o.job.world = o.nproc > 0 ? o.nproc : o.estimate.gpus > 0 ? o.estimate.gpus : env_number("WORLD_SIZE", 1);
+    o.job.world = o.nproc > 0 ? o.nproc : o.estimate.gpus > 0 ? o.estimate.gpus : train_env_number("WORLD_SIZE", 1);
     struct job job;
     struct dt_text problems;
     struct dt_error err = {.status = DT_OK};
@@ -706,6 +636,7 @@ static int run_all(int argc, char **argv)
         code = refused;
     } else {
         bool alone = getenv("DTRUN_PAGE") == NULL; /* nobody has run --plan for us */
+        const struct train_plan checks = {o.job.world, o.plan, o.json, o.evaluate != NULL};
         if (o.evaluate != NULL && job.data.val.count == 0) {
             fprintf(stderr, "train: --evaluate: the job has no data.val; give it, or --set data.val=FILES\n");
             code = refused;
@@ -716,7 +647,7 @@ static int run_all(int argc, char **argv)
             fprintf(stderr, "train: %s\n", err.text);
             code = err.status == DT_INVALID || err.status == DT_NOT_FOUND ? refused : trainer_exit_code(&err);
         } else if (o.estimate.gpus > 0 ? train_estimate(&o.estimate, &job, o.json, &err) != 0
-                                       : (o.plan || alone) && plan(&o, &job, o.plan, &err) != 0) {
+                                       : (o.plan || alone) && train_plan(&job, &checks, &err) != 0) {
             fprintf(stderr, "train: %s\n", err.text);
             code = DT_EXIT_USAGE;
         } else if (o.plan) {

@@ -213,6 +213,22 @@ void launch_rows(const struct dt_cuda_launch *l, const norm<T> &n)
     DT_LAUNCH((norm_rows<T, W, EACH / W, LANES, CENTERS>), grid, threads, 0, (cudaStream_t)l->native, n);
 }
 
+/* More than 2048 columns. Element by element, as where rows are not aligned, so many do not fit registers. */
+template <typename T, int W, bool CENTERS> void launch_wide(const struct dt_cuda_launch *l, const norm<T> &n)
+{
+    if constexpr (W > 1) {
+        if (n.cols <= 4096) {
+            launch_rows<T, W, 32, 128, CENTERS>(l, n);
+            return;
+        }
+        if (n.cols <= 8192) {
+            launch_rows<T, W, 32, 256, CENTERS>(l, n);
+            return;
+        }
+    }
+    DT_LAUNCH((norm_wide<T, W, CENTERS>), walkers(l, n.rows, 16), 512, 0, (cudaStream_t)l->native, n);
+}
+
 template <typename T, int W, bool CENTERS> void launch(const struct dt_cuda_launch *l, const norm<T> &n)
 {
     if (n.cols <= 64) { /* heads */
@@ -229,13 +245,8 @@ template <typename T, int W, bool CENTERS> void launch(const struct dt_cuda_laun
         launch_rows<T, W, 32, 32, CENTERS>(l, n);
     } else if (n.cols <= 2048) {
         launch_rows<T, W, 16, 128, CENTERS>(l, n);
-    } else if (n.cols <= 4096) {
-        launch_rows<T, W, 32, 128, CENTERS>(l, n);
-    } else if (n.cols <= 8192) {
-        launch_rows<T, W, 32, 256, CENTERS>(l, n);
     } else {
-        unsigned grid = walkers(l, n.rows, 16);
-        DT_LAUNCH((norm_wide<T, W, CENTERS>), grid, 512, 0, (cudaStream_t)l->native, n);
+        launch_wide<T, W, CENTERS>(l, n);
     }
 }
 

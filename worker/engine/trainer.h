@@ -391,6 +391,8 @@ void trainer_run_block(struct trainer *t, const struct block *b, const struct pa
 void trainer_graph_queue(struct trainer *t);
 bool trainer_graph_queues(const struct trainer *t);
 void trainer_graph_flush(struct trainer *t);
+/* A sign of life, in the order of the compute stream: the phase that begins, and its number. */
+void trainer_mark(struct trainer *t, enum dt_phase phase, int64_t micro_step);
 /* trainer_step.c: what else a queue enqueues: before the first block's backward, and behind each.
  * The mark is the same in each step, as a graph needs it. */
 void trainer_mark_backward(struct trainer *t);

@@ -314,6 +314,9 @@ int job_print_config(const struct job_arguments *args, struct dt_text *out, stru
                      struct dt_error *err);
 /* The JSON Schema of the job file, generated from the field tables. */
 void job_schema(struct dt_text *out);
+/* job_check.c: fills in what depends on other keys, and checks what spans keys, of the sections that are good
+ * (JOB_MODEL and so on). world: ranks. */
+void job_check_sections(struct job *job, struct dt_config *c, const bool *good, int world);
 /* job_offload.c: a strategy whose name says that it offloads fills in what the keys of `offload` leave
  * open; then what the job asks of its strategy and what spans keys is checked. */
 void job_check_offload(struct job *job, struct dt_config *c);

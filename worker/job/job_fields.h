@@ -45,6 +45,8 @@ struct job_part {
 int job_parts(struct job *job, const struct job_section *s, struct job_part parts[2]);
 /* The fields that a section has with some model or optimizer: table number i; null behind the last one. */
 const struct dt_field *job_other_fields(const struct job_section *s, int i);
+/* Has the table a field of this name? */
+bool job_has_key(const struct dt_field *fields, const char *key);
 /* job_scheduler.c: the section `scheduler`, and checks of what the schedule reads. */
 extern const struct dt_field job_scheduler_fields[];
 void job_check_schedule(struct job *job, struct dt_config *c);

@@ -1,0 +1,82 @@
+#include "cmd/train/plan.h"
+
+#include "base/scan.h"
+#include "worker/engine/gpu_blame.h"
+#include "worker/job/folder.h"
+#include "worker/run/trainer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int train_env_number(const char *name, int fallback)
+{
+    long long value;
+    const char *text = getenv(name);
+    return text && dt_parse_int64(text, &value) && value >= 1 && value <= 1 << 20 ? (int)value : fallback;
+}
+
+int train_plan(const struct job *job, const struct train_plan *o, struct dt_error *err)
+{
+    int size = o->ranks;
+    bool print = o->prints;
+    int local = train_env_number("LOCAL_WORLD_SIZE", size);
+    local = local > size ? size : local;
+    struct trainer t;
+    struct dt_text text;
+    const char *device = "cpu";
+    struct world_options wishes = {.device = job->training.device, .share_gpu = job->training.share_gpu};
+    int here = getenv("LOCAL_WORLD_SIZE") != NULL ? local : 0; /* who looks at a plan by hand may
+                                                                * do so elsewhere */
+    if (precision_device(job, &wishes.device, err) != 0 ||
+        world_check_device(&wishes, print ? here : 0, &device, err) != 0) {
+        return -1;
+    }
+    dt_text_init(&text);
+    bool on_gpu = strcmp(device, "cuda") == 0;
+    double total_bytes = on_gpu ? gpu_most_total() : 0; /* not positive: not known */
+    int rc = trainer_prepare(&t, job, 0, size, local, strcmp(device, "twin64") == 0 ? DT_F64 : DT_F32,
+                             !on_gpu           ? 0
+                             : total_bytes > 0 ? total_bytes
+                                               : INFINITY,
+                             err);
+    rc = rc == 0 && !o->evaluates ? trainer_plan_samples(&t, err) : rc;
+    if (rc == 0) {
+        trainer_plan_saves(&t);
+        trainer_plan_snapshots(&t);
+    }
+    if (rc == 0) {
+        if (print) {
+            trainer_print_plan(&t, device, local, o->json, &text);
+            fputs(dt_text_str(&text), stdout);
+        }
+        rc = on_gpu
+                 ? trainer_check_total(&t, total_bytes, local, err)
+                 : trainer_check_memory(&t, NULL, print ? local : 1, err); /* as a rank, the others' memory may be taken
+                                                                            * already */
+    }
+    if (o->evaluates) { /* writes nothing, and begins with what it is given */
+        dt_text_clear(&text);
+        trainer_close(&t);
+        return rc;
+    }
+    const struct job_checkpointing *saves = &job->checkpointing;
+    bool anew = job->fresh || (saves->resume != NULL && strcmp(saves->resume, "never") == 0);
+    if (rc == 0 && (folder_check("output_dir", job->output_dir, err) != 0 ||
+                    folder_check("checkpointing.checkpoint_dir", saves->checkpoint_dir, err) != 0 ||
+                    folder_check_names(job->output_dir, saves->checkpoint_dir, anew, err) != 0)) {
+        rc = -1;
+    }
+    /* who asks for the plan of a running job is told it */
+    bool starts = !print || getenv("TORCHELASTIC_RUN_ID") != NULL;
+    rc = rc == 0 && starts ? trainer_check_free(job, err) : rc;
+    rc = rc == 0 ? trainer_check_folder(&t, err) : rc;
+    if (rc == 0 && print && !o->json && t.run.step > 0) {
+        printf("\ngoes on    from step %lld to step %lld\n", (long long)t.run.step, (long long)t.run.total_steps);
+    }
+    dt_text_clear(&text);
+    trainer_close_samples(&t);
+    trainer_close(&t);
+    return rc;
+}
