@@ -19,6 +19,7 @@
 #include "base/arena.h"
 #include "worker/checkpoints/checkpoint.h"
 
+enum { MANIFEST_NAME_MAX_BYTES = 512 };  /* of a tensor, a file or a purpose */
 enum { MANIFEST_BLOCK_BYTES = 1 << 20 }; /* bytes of a slice's data per checksum (XXH3, 64 bits) */
 
 struct manifest_slice {
@@ -71,6 +72,14 @@ int manifest_entry_check(const char *entry, int rank, int ranks, int64_t *size_b
 /* The text of a state up to its files, and what follows behind it: head and end are the whole text. */
 void manifest_head(struct dt_text *out, const struct checkpoint_state *state);
 void manifest_end(struct dt_text *out, const char *const *entries, int entry_count);
+/* The parts of a text for those who read it. count: a whole number of at least 0, as a double holds it. A string
+ * that is not there is null. A hash is 16 hexadecimal digits. */
+struct cJSON;
+int manifest_read_count(const struct cJSON *object, const char *key, int64_t *out, struct dt_error *err);
+const char *manifest_read_string(const struct cJSON *object, const char *key);
+bool manifest_is_hash(const char *text);
+/* All of m->state but model_config. */
+int manifest_read_state(struct manifest *m, const struct cJSON *root, struct dt_error *err);
 /* Writes the whole text. The entries of all ranks must be checked. */
 void manifest_text(struct dt_text *out, const struct checkpoint_state *state, const char *const *entries,
                    int entry_count);
