@@ -321,7 +321,7 @@ static void test_lightning(void **state)
              "\"power_sgd\", \"comm_wrapper\": \"bf16_compress\", "
              "\"bucket_cap_mb\": 10}, \"power_sgd\": {\"matrix_approximation_rank\": 4, \"start_powerSGD_iter\": 50}, "
              "\"local_sgd\": {\"period\": 3}}",
-             NULL);
+             "trainer.strategy.init_args.find_unused_parameters (these models use all their parameters)");
     refused(
         "l.yaml",
         "seed_everything: true\nmodel:\n  class_path: a.Net\ndata:\n  x: {class_path: b.Data}\n  y: ???\ntrainer:\n"
