@@ -267,13 +267,13 @@ static int choose_a_graph(void)
         CHECK(choose(&g, &why) == 2);
         dt_text_reset(&text);
         tell(&g, &text);
-        /* head, device, forward, backward: the shape, room, causal, backward, sums, own, scale, part, graph */
+        /* head, device, forward, backward: the shape, room, causal, backward, sums, own, f16, scale, part, graph */
         char *line = text.data;
         for (int i = 0; i < 3; i++) {
             line = strchr(line, '\n') + 1;
         }
-        CHECK(sscanf(line, "%ld %ld %ld %ld %ld %ld %ld %ld %ld %ld %*x %ld %ld", &row[0], &row[1], &row[2], &row[3],
-                     &row[4], &row[5], &row[6], &row[7], &row[8], &row[9], &row[10], &row[11]) == 12);
+        CHECK(sscanf(line, "%ld %ld %ld %ld %ld %ld %ld %ld %ld %ld %*d %*x %ld %ld", &row[0], &row[1], &row[2],
+                     &row[3], &row[4], &row[5], &row[6], &row[7], &row[8], &row[9], &row[10], &row[11]) == 12);
         CHECK(row[7] == 1 && row[8] == 1 && row[9] == 1 && row[10] == 2 && row[11] == sums);
         int executions = softgpu_dnn_executions(), adding = softgpu_dnn_adding();
         (void)compute(&g);
