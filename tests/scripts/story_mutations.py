@@ -29,8 +29,8 @@ if os.environ.get("DTRUN_ALL"):
     MUTANTS.update(MORE_MUTANTS)
 # (file, what stands there, what stands there instead): all in one build, in which the variable MUTANT names the one that is made.
 EDITS = [
-    ("worker/engine/step_sums.c", "(double)(c->strategy->size * in->micro_steps)",
-     '(double)((MUTANT("1/N dropped") ? 1 : c->strategy->size) * (MUTANT("1/k dropped") ? 1 : in->micro_steps))'),
+    ("worker/engine/step_sums.c", "c->strategy->size * in->micro_steps)",
+     '(MUTANT("1/N dropped") ? 1 : c->strategy->size) * (MUTANT("1/k dropped") ? 1 : in->micro_steps))'),
     ("collectives/tree.c", "    return half;", '    return MUTANT("sum in another order") ? n - 1 : half;'),
     ("worker/engine/placements/grads_whole.c", "if (!last_micro_step || s->alone) {",
      'if (!last_micro_step || s->alone || (MUTANT("one unit\'s reduction skipped") && unit == 1)) {'),

@@ -265,6 +265,16 @@ static char *unit_room(const struct optimizer_matrices *m, int unit)
     return m->room + (size_t)m->at[unit] * dt_dtype_size(m->type);
 }
 
+/* The room of slice i of what was brought. Not by the slice's `first`, which counts from where the model has put
+ * its tensor. */
+static char *room_of(const struct optimizer *o, int i)
+{
+    const struct optimizer_range *r = &o->brought[i];
+    int64_t first, count;
+    strategy_owned(o->strategy, r->unit, &first, &count);
+    return unit_room(o->matrices, r->unit) + (size_t)(first + r->first) * dt_dtype_size(o->matrices->type);
+}
+
 /* The directions of what this rank updates, in the wave's room. */
 static void make_directions(struct optimizer *o, const struct wave *v, const double *factor, const int32_t *skip)
 {
@@ -282,8 +292,7 @@ static void make_directions(struct optimizer *o, const struct wave *v, const dou
             o->groups[call].row->update(k, w->compute, &args);
             for (int i = 0; i < count; i++) {
                 const struct dt_update_slice *x = &o->slices[i];
-                k->cast(w->compute, &(struct dt_cast_args){.out = unit_room(m, o->brought[i].unit) +
-                                                                  (size_t)x->first * dt_dtype_size(m->type),
+                k->cast(w->compute, &(struct dt_cast_args){.out = room_of(o, i),
                                                            .in = x->grad,
                                                            .count = x->count,
                                                            .out_type = m->type,
@@ -369,8 +378,8 @@ static void apply(struct optimizer *o, const struct wave *v, double learning_rat
             const struct optimizer_group *g = &o->groups[r->group];
             double factor = adjusted(&o->strategy->chain->tensors[r->tensor], &g->numbers);
             /* the decay is not adjusted */
-            update_apply(o, i, unit_room(m, r->unit) + (size_t)o->slices[i].first * dt_dtype_size(m->type), m->type,
-                         learning_rate * g->lr_scale * factor, g->weight_decay / factor, NULL, skip);
+            update_apply(o, i, room_of(o, i), m->type, learning_rate * g->lr_scale * factor, g->weight_decay / factor,
+                         NULL, skip);
             update_back(o, &part, i);
         }
     }

@@ -38,8 +38,11 @@ void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_p
     x->first = dt_arena_alloc(&s->arena, (size_t)units * sizeof *x->first);
     int64_t *size = dt_arena_alloc(&s->arena, (size_t)units * sizeof *size);
     int(*of_set)[BLOCK_UNITS_MAX] = dt_arena_alloc(&s->arena, (size_t)sets * sizeof *of_set);
-    int turn = sets - 1, place = 0, block = -1;
+    int(*until)[BLOCK_UNITS_MAX] = dt_arena_alloc(&s->arena, (size_t)sets * sizeof *until); /* the last use of a place's
+                                                                                             * unit */
+    int turn = sets - 1, block = -1;
     memset(of_set, -1, (size_t)sets * sizeof *of_set);
+    memset(until, -1, (size_t)sets * sizeof *until);
     x->count = 0;
     x->type_size = dt_dtype_size(type);
     for (int u = 0; u < units; u++) {
@@ -50,9 +53,13 @@ void slots_plan(struct strategy *s, struct slots *x, struct plan *p, enum plan_p
         }
         int own = -1, *i = &own;
         if (!unit->shared && (grads || (!unit->persistent && !s->live.kept[u]))) {
-            place = unit->first_use == block ? place + 1 : 0;
             turn = unit->first_use == block ? turn : (turn + 1) % sets;
             block = unit->first_use;
+            int place = 0;
+            while (place + 1 < BLOCK_UNITS_MAX && until[turn][place] >= block) {
+                place++;
+            }
+            until[turn][place] = unit->last_use;
             i = &of_set[turn][place];
         }
         if (*i < 0) {

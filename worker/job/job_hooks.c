@@ -146,12 +146,20 @@ void job_check_hooks(struct job *job, struct dt_config *c)
     if (key != NULL && !is_whole(strategy)) {
         dt_config_problem(c, key, "goes with ddp, zero0 and no_shard, and training.strategy is %s; remove %s", strategy,
                           local ? "it, or write ddp with post_local_sgd" : "it, or write ddp");
-    } else if (key != NULL && job->training.accumulate_sync == SYNC_EVERY_MICRO_STEP) {
-        dt_config_problem(c, key, "works once a step, and training.accumulate_sync is every_micro_step; remove that");
+    } else if ((key != NULL || local) && job->training.accumulate_sync == SYNC_EVERY_MICRO_STEP) {
+        dt_config_problem(c, key != NULL ? key : "training.strategy",
+                          "works once a step, and training.accumulate_sync is every_micro_step; remove that");
     } else if (name != NULL && wrap != NULL && strstr(name, "_compress") != NULL && strcmp(name, wrap) != 0) {
         dt_config_problem(c, "ddp.comm_wrapper", "%s around %s rounds twice; remove one", wrap, name);
     }
     if (name != NULL && strstr(name, "power_sgd") != NULL) {
         check_power(job, c);
+    }
+    local = local || (name != NULL && strcmp(name, "post_local_sgd") == 0);
+    if (local && job->optimizer.row != NULL && job->optimizer.row->reach != REACH_ELEMENT) {
+        dt_config_problem(c, "optimizer.name",
+                          "%s looks at tensors as a whole, and with local SGD each rank has its own; write adamw, sgd "
+                          "or lion",
+                          job->optimizer.name);
     }
 }

@@ -141,6 +141,10 @@ void job_check_stopping(struct job *job, struct dt_config *c)
     if (t->num_sanity_val_steps > 0 && job->data.val.count == 0) {
         dt_config_problem(c, "training.num_sanity_val_steps", "there is nothing to evaluate on; give data.val");
     }
+    const cJSON *given = dt_config_value(c, "early_stopping");
+    if (given != NULL && cJSON_GetObjectItemCaseSensitive(given, "monitor") == NULL) { /* null: off, as jobs are kept */
+        dt_config_problem(c, "early_stopping", "says nothing to watch; give early_stopping.monitor, such as val_loss");
+    }
     if (job->stopping.monitor != NULL) {
         check_monitor(job, c, "early_stopping.monitor", job->stopping.monitor, &job->stopping.mode);
     }

@@ -360,7 +360,8 @@ static void meet_for(struct trainer *t, bool compares, unsigned votes)
 static int act_between_steps(struct trainer *t, struct dt_error *err)
 {
     unsigned votes = t->stepper.begun == t->run.step ? t->run.votes : 0;
-    bool compares = comparison_falls_on(t, t->run.step), goes_back = t->run.goes_back;
+    bool compares = comparison_falls_on(t, t->run.step),
+         goes_back = t->run.goes_back && t->stepper.begun == t->run.step;
     if (t->stepper.begun == t->run.step) {
         meet_for(t, compares, votes);
     }
@@ -385,7 +386,9 @@ static int act_between_steps(struct trainer *t, struct dt_error *err)
         return -1;
     }
     t->run.votes &= ~(votes & (VOTE_SAVE | VOTE_EVALUATE));
-    bool copies = trainer_snapshot_falls_on(t, t->run.step) && !trainer_stops(t);
+    /* the state that was rejected must not come back from a snapshot */
+    bool again = goes_back && t->job->checkpointing.snapshot_every_n_steps > 0 && t->run.step < t->run.total_steps;
+    bool copies = (trainer_snapshot_falls_on(t, t->run.step) || again) && !trainer_stops(t);
     if (copies && trainer_snapshot(t, err) != 0) {
         return -1;
     }

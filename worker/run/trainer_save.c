@@ -89,7 +89,7 @@ static void list_hook_states(struct trainer *t, struct save_slices *out)
         const struct span span = {.tensor = x.tensor, .count = x.count};
         if (x.count > 0 && (x.error || t->rank == 0)) {
             (void)add_slice(out, x.tensor, x.error ? out->error : CHECKPOINT_COMM_Q, &span, (struct home_part){NULL, 0},
-                      x.type);
+                            x.type);
             out->from[out->count - 1].base = x.data;
         }
     }
@@ -303,8 +303,10 @@ void save_done(struct trainer *t, int64_t step, double begin_s, double pause_s)
 int save_snapshot(struct trainer *t, struct dt_error *err)
 {
     struct checkpoint_state state = save_state(t);
-    int rc = trainer_settle(t, "snapshot", err);
-    return rc == 0 ? write_slices(t, &state, NULL, err) : rc;
+    if (t->saver.beside != NULL) { /* its folder is not there yet, and may never be */
+        best_remove(&state.best, trainer_save_step(t));
+    }
+    return write_slices(t, &state, NULL, err);
 }
 
 int trainer_save(struct trainer *t, struct dt_error *err)

@@ -68,12 +68,18 @@ void trainer_close_snapshots(struct trainer *t)
 bool trainer_snapshot_falls_on(const struct trainer *t, int64_t step)
 {
     int64_t interval = t->job->checkpointing.snapshot_every_n_steps;
-    return t->saver.snapshots != NULL && interval > 0 && step % interval == 0 && step < t->run.total_steps;
+    return t->world->agent && !t->job->evaluates && interval > 0 && step % interval == 0 && step < t->run.total_steps;
 }
 
 int trainer_snapshot(struct trainer *t, struct dt_error *err)
 {
     double begin_s = dt_now_s();
+    if (trainer_settle(t, "snapshot", err) != 0) {
+        return -1; /* a peer is gone: what there is stays good */
+    }
+    if (t->saver.snapshots == NULL) { /* this rank's failed before; the others do as if it had one */
+        return 0;
+    }
     if (save_snapshot(t, err) == 0) {
         atomic_store(&t->world->page->snapshot_step, t->run.step);
         observers_note(&t->observers, "train: snapshot of step %lld in %.4f s", (long long)t->run.step,

@@ -27,12 +27,21 @@ bool trainer_saw_evaluation(const struct trainer *t)
            (t->job->checkpointing.save_top_k == 0 || r->best.seen == r->step);
 }
 
+/* A place in the data, in epochs. One with rows left that no step takes is the next epoch's beginning. */
+static double epochs_at(const struct trainer *t, int64_t epoch, int64_t position)
+{
+    const struct batch_split split = trainer_split(t);
+    int64_t least = split.micro_batch * (t->job->training.partial_accumulation == PARTIAL_DROP ? split.micro_steps : 1),
+            rows = trainer_rows(t);
+    return rows - position < least ? (double)(epoch + 1) : (double)epoch + (double)position / (double)rows;
+}
+
 /* Has a place in the data come to another multiple of an interval, in epochs? */
 static bool crosses(const struct trainer *t, int64_t epoch, int64_t position, int64_t from_epoch, int64_t from_position)
 {
-    double every = t->job->training.eval_every_n_epochs, rows = (double)t->feeds.train.sample_count;
-    return floor(((double)epoch * rows + (double)position) / (every * rows)) >
-           floor(((double)from_epoch * rows + (double)from_position) / (every * rows));
+    const double every = t->job->training.eval_every_n_epochs, slack = 1e-9; /* 0.3 / 0.1 is below 3 */
+    return floor(epochs_at(t, epoch, position) / every + slack) >
+           floor(epochs_at(t, from_epoch, from_position) / every + slack);
 }
 
 bool trainer_evaluation_falls_on(const struct trainer *t, int64_t step)

@@ -360,6 +360,27 @@ static void copy_square(struct strategy *s, const struct power_bucket *b, char *
     }
 }
 
+/* Nothing else clears what lies between tensors, and the approximation is not zero there: it would be summed
+ * over ranks again in each step. */
+static void clear_gaps(struct strategy *s, int bucket, char *gradients, int64_t count)
+{
+    const struct bucket *units = &s->buckets[bucket];
+    const struct chain *c = s->chain;
+    size_t size = dt_dtype_size(s->precision.wire);
+    int64_t at = 0;
+    for (int u = units->first; u < units->first + units->count; u++) {
+        for (int i = 0; i < c->tensor_count; i++) {
+            const struct tensor *t = &c->tensors[i];
+            int64_t first = s->grad_first[u] - s->grad_first[units->first] + t->offset;
+            if (t->unit == u && strategy_trains(s, u)) {
+                clear(s, gradients + (size_t)at * size, first - at);
+                at = first + t->numel;
+            }
+        }
+    }
+    clear(s, gradients + (size_t)at * size, count - at);
+}
+
 static void sum(struct strategy *s, int bucket, void *x, int64_t count, const char *name)
 {
     if (count > 0) {
@@ -406,12 +427,22 @@ void power_sgd_exchange(struct strategy *s, int bucket, void *gradients, int64_t
     }
     if (x->whole) {
         copy_square(s, b, gradients, count, true);
+        clear_gaps(s, bucket, gradients, count);
     }
     copy_packed(s, b, gradients, true);
     b->begun = true;
 }
 
 /* ---- checkpoints ---- */
+
+static const struct power_bucket *bucket_of(const struct power_sgd *x, int matrix)
+{
+    const struct power_bucket *b = x->buckets;
+    while (matrix >= b->matrix + b->matrix_count) {
+        b++;
+    }
+    return b;
+}
 
 bool hook_state_at(const struct strategy *s, int i, struct hook_state *out)
 {
@@ -421,7 +452,7 @@ bool hook_state_at(const struct strategy *s, int i, struct hook_state *out)
     }
     const struct matrix *m = &x->matrices[i / 2];
     size_t size = dt_dtype_size(s->precision.wire);
-    bool error = i % 2 == 1, kept = x->q == NULL || x->buckets[0].begun; /* q null: what is kept is planned */
+    bool error = i % 2 == 1, kept = x->q == NULL || bucket_of(x, i / 2)->begun; /* q null: what is kept is planned */
     bool has = error ? x->job->use_error_feedback : x->job->warm_start;
     char *base = error ? x->error : x->q;
     *out = (struct hook_state){.tensor = m->tensor,
