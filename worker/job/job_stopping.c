@@ -141,9 +141,12 @@ void job_check_stopping(struct job *job, struct dt_config *c)
     if (t->num_sanity_val_steps > 0 && job->data.val.count == 0) {
         dt_config_problem(c, "training.num_sanity_val_steps", "there is nothing to evaluate on; give data.val");
     }
-    const cJSON *given = dt_config_value(c, "early_stopping");
-    if (given != NULL && cJSON_GetObjectItemCaseSensitive(given, "monitor") == NULL) { /* null: off, as jobs are kept */
-        dt_config_problem(c, "early_stopping", "says nothing to watch; give early_stopping.monitor, such as val_loss");
+    for (const struct dt_field *f = job_stopping_fields; f->key != NULL; f++) {
+        const char *key = dt_arena_printf(&job->arena, "early_stopping.%s", f->key);
+        if (dt_config_given(c, key) != NULL && dt_config_given(c, "early_stopping.monitor") == NULL) {
+            dt_config_problem(c, key, "nothing is watched; give early_stopping.monitor, such as val_loss");
+            break;
+        }
     }
     if (job->stopping.monitor != NULL) {
         check_monitor(job, c, "early_stopping.monitor", job->stopping.monitor, &job->stopping.mode);
