@@ -143,7 +143,7 @@ struct job {
         const char *optimizer_state_dtype;           /* "fp32", "bf16" */
         const char *grad_accum_dtype;                /* "fp32", "bf16", "fp16" */
         double step_timeout_s, collective_timeout_s; /* 0: none */
-        struct dt_strings freeze; /* globs of tensors */
+        struct dt_strings freeze;                    /* globs of tensors */
         enum accumulate_sync accumulate_sync;
         enum partial_accumulation partial_accumulation;
         enum uneven_inputs uneven_inputs;

@@ -277,8 +277,8 @@ static void step_of(const struct residence *rests, float *weights, size_t *plann
     struct tensor tensors[MATRICES];
     struct unit unit = {.name = "root", .tensor_count = MATRICES, .numel = MATRICES * NUMEL, .used = MATRICES * NUMEL};
     for (int i = 0; i < MATRICES; i++) {
-        tensors[i] = (struct tensor){.name = "t", .numel = NUMEL, .offset = i * NUMEL, .decay = i % 2 == 0,
-                                     .declared = {0, i * NUMEL}};
+        tensors[i] = (struct tensor){
+            .name = "t", .numel = NUMEL, .offset = i * NUMEL, .decay = i % 2 == 0, .declared = {0, i * NUMEL}};
     }
     struct chain chain = {.spec = {.type = DT_BF16},
                           .units = &unit,

@@ -46,9 +46,12 @@ static void give_default(struct dialect_use *u, const char *path, const char *to
     {                                                                                                                  \
         "weight_decay", "training.weight_decay"                                                                        \
     }
-static const struct moved adam[] = {
-    OF_ALL, {"eps", "training.adam_epsilon"}, {"beta1", "training.adam_beta1"}, {"beta2", "training.adam_beta2"},
-    {"amsgrad", "training.adam_amsgrad"}, {0}};
+static const struct moved adam[] = {OF_ALL,
+                                    {"eps", "training.adam_epsilon"},
+                                    {"beta1", "training.adam_beta1"},
+                                    {"beta2", "training.adam_beta2"},
+                                    {"amsgrad", "training.adam_amsgrad"},
+                                    {0}};
 static const struct moved sgd[] = {OF_ALL,
                                    {"momentum", "optimizer.momentum"},
                                    {"dampening", "optimizer.dampening"},

@@ -45,9 +45,9 @@ static void function(struct dialect_use *u, const struct dialect_rule *r, const 
 /* Of PowerSGDState and PostLocalSGDState. Groups of processes are made here. */
 static void hook_state(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
-    static const char *const numbers[] = {"matrix_approximation_rank",  "start_powerSGD_iter", "min_compression_rate",
-                                          "use_error_feedback",         "warm_start",
-                                          "orthogonalization_epsilon", "random_seed"};
+    static const char *const numbers[] = {
+        "matrix_approximation_rank", "start_powerSGD_iter", "min_compression_rate", "use_error_feedback", "warm_start",
+        "orthogonalization_epsilon", "random_seed"};
     (void)r;
     const cJSON *args = cJSON_GetObjectItemCaseSensitive(value, "init_args"), *a;
     cJSON_ArrayForEach(a, args)
