@@ -77,7 +77,7 @@ static const char *of_accelerate(const char *name)
                                            {"main_process_port", "master_port"}};
     char plain[32];
     size_t n = 0;
-    for (; name[n] != '\0' && n < sizeof plain - 1; n++) {
+    for (; n < sizeof plain - 1 && name[n] != '\0'; n++) {
         plain[n] = name[n] == '-' ? '_' : name[n];
     }
     plain[n] = '\0';
