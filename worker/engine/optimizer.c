@@ -170,13 +170,14 @@ static void make_groups(struct optimizer *o, const struct job *job)
     o->group_count = 4 * (all->group_count + 1);
     for (int i = 0; i < o->group_count; i++) {
         const struct job_group *own = i / 4 < all->group_count ? &all->groups[i / 4] : NULL;
-        bool decays = own != NULL && !isnan(own->weight_decay), by_rest = i % 4 >= 2 && rest != NULL;
+        const double decay = own != NULL ? own->weight_decay : NAN;
+        bool by_rest = i % 4 >= 2 && rest != NULL;
         struct optimizer_group *g = &o->groups[i];
         *g = (struct optimizer_group){.row = by_rest ? rest : all->row,
                                       .numbers = by_rest ? all->rest : all->numbers,
-                                      .weight_decay = decays       ? own->weight_decay
-                                                      : i % 2 == 0 ? job->training.weight_decay
-                                                                   : 0,
+                                      .weight_decay = !isnan(decay) ? decay
+                                                      : i % 2 == 0  ? job->training.weight_decay
+                                                                    : 0,
                                       .lr_scale = own != NULL ? own->lr_scale : 1};
         g->lr_scale *= by_rest && (own == NULL || !own->own_rate) ? rest_scale : 1;
         if (own != NULL) {

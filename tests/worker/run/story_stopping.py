@@ -133,8 +133,9 @@ def test_early_stopping_counts_over_a_stop(place):
     ends = [x["step"] for x in events(out, "early_stopping")][0]
     assert training.train(job, parts, ranks=1, sets=[*more, f"training.max_steps={ends - 2}"]).code == 0
     result = training.train(job, parts, ranks=1, sets=more)
-    # the evaluation at the first end counts too, so it ends no later
-    assert result.code == 0 and events(parts, "early_stopping")[0]["step"] <= ends, result
+    seen = training.metrics(parts, "val_loss")  # also the one at the first end
+    assert result.code == 0 and ends - 2 in seen, result
+    assert [x["step"] for x in events(parts, "early_stopping")] == [early_stop(seen, 2, 0.03)], (seen, result)
 
 
 def test_thresholds_and_minimum(place):
