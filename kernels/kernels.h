@@ -544,7 +544,7 @@ struct dt_update_numbers { /* each row reads those of its formula */
     double beta1, beta2, eps, momentum, dampening, lr_decay, initial, min_coeff, max_coeff;
     bool nesterov, amsgrad;
     int uncorrected; /* of AdamW, Adam, LAMB. 1: the moments' bias towards 0 stays */
-    /* Of what follows muon_many. rest_lr: of what goes by AdamW instead, 0: the same; adjust: enum muon_adjust */
+    /* Numbers of muon_many. rest_lr: the rate of tensors that go by AdamW, 0: the same; adjust: enum muon_adjust */
     int64_t ns_steps;
     double rest_lr;
     int adjust;

@@ -1,4 +1,4 @@
-/* What benches of whole training runs share: a job with random samples, a program that is run and waited for, and
+/* Parts that benches of whole training runs share: a job with random samples, a program that is run and waited for, and
  * numbers of its metrics.jsonl. */
 #ifndef DT_CMD_BENCH_TRAINS_H
 #define DT_CMD_BENCH_TRAINS_H

@@ -1,4 +1,4 @@
-/* What --help says: the commands on one screen, one command with all its options, or all of them. */
+/* The texts of --help: the commands on one screen, one command with all its options, or all of them. */
 #ifndef DT_CMD_DTDATA_HELP_H
 #define DT_CMD_DTDATA_HELP_H
 

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* What the launcher reads of a file. */
+/* A file, and the values that the launcher reads of it. */
 struct file {
     struct dt_config *c;
     const char *name; /* without its folder */
@@ -213,7 +213,7 @@ static int give_all(struct options *o, struct given *g, const struct file *f, ch
     return check_gpus(o, f, env, err);
 }
 
-/* What programs that use accelerate read of its launcher. */
+/* Variables that programs with accelerate read of its launcher. */
 static void keep_training(struct options *o, const struct file *f)
 {
     const char *kind = word_at(f, "distributed_type"), *precision = word_at(f, "mixed_precision");

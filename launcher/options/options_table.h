@@ -50,7 +50,7 @@ int option_read_cluster(struct options *o, struct given *g, char *const *env, st
 int option_read_accelerate(struct options *o, struct given *g, char *const *env, struct dt_error *err);
 /* machine_rank of the file, which is the same file on all hosts: only where nothing else numbers this one. */
 int option_read_accelerate_rank(struct options *o, struct given *g, struct dt_error *err);
-/* What the file says of training: to `train` as --config, to other programs as accelerate's variables. */
+/* The file's keys of training: to `train` as --config, to other programs as accelerate's variables. */
 int option_pass_accelerate(struct options *o, const struct given *g, struct dt_error *err);
 /* How what was chosen and what surrounds us fit together: warnings, and a refusal of a launcher
  * with several workers per task. */

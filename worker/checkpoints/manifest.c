@@ -160,7 +160,7 @@ static int find_tensor(struct manifest *m, struct names *names, const char *name
     return m->tensor_count - 1;
 }
 
-/* What a communication hook keeps: of few tensors, and some of it by each rank. */
+/* The state of a communication hook: of few tensors, and some of it by each rank. */
 static const char *comm_purpose(const char *purpose, struct dt_arena *arena)
 {
     long long rank = -1;

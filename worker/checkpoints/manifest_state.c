@@ -1,4 +1,4 @@
-/* What a manifest says of the run: where it stands, and the state of its schedule, loss scale, stopping rules
+/* The run in a manifest: where it stands, and the state of its schedule, loss scale, stopping rules
  * and data. */
 #include "worker/checkpoints/manifest.h"
 

@@ -1,4 +1,4 @@
-/* Which weights are whole at a time: a plan of one micro-step, from the job's numbers and the order of blocks
+/* Weights that are whole at a time: a plan of one micro-step, from the job's numbers and the order of blocks
  * alone. Forward visits the blocks but the last one, backward all of them from the other end.
  *
  *   ahead   blocks whose weights are asked for when one is entered; slots have room for them

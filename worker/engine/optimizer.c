@@ -195,7 +195,7 @@ static void make_groups(struct optimizer *o, const struct job *job)
     }
 }
 
-/* Of which tensors do all elements belong to a layer's matrix? */
+/* Marks tensors whose elements all belong to a layer's matrix. */
 static void find_hidden(struct optimizer *o)
 {
     const struct chain *c = o->strategy->chain;
@@ -210,7 +210,7 @@ static void find_hidden(struct optimizer *o)
     }
 }
 
-/* Both have the same distance from where the model has put them, so one range numbers their elements. */
+/* Two tensors have the same distance from where the model has put them, so one range numbers their elements. */
 static bool numbered_alike(const struct tensor *a, const struct tensor *b)
 {
     return a->declared.unit == b->declared.unit && a->declared.offset - a->offset == b->declared.offset - b->offset;

@@ -14,7 +14,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Of the polynomial a x + b x^3 + c x^5 (Jordan, 2024). */
+/* Coefficients of the polynomial a x + b x^3 + c x^5 (Jordan, 2024). */
 static const double polynomial[] = {3.4445, -4.7750, 2.0315};
 
 struct matrix {
@@ -243,7 +243,7 @@ static void orthogonalise(struct optimizer *o, void *matrix, const struct tensor
                         .out = matrix, .a = matrix, .b = x, .count = t->numel, .type = m->type, .b_type = m->type});
 }
 
-/* What a step of this matrix is multiplied by. */
+/* The factor of a step of this matrix. */
 static double adjusted(const struct tensor *t, const struct dt_update_numbers *numbers)
 {
     double a = (double)t->shape[0], b = (double)t->shape[1];

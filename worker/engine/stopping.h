@@ -1,4 +1,4 @@
-/* What evaluations decide about a run: that it ends early, as Lightning's EarlyStopping, and which checkpoints are
+/* The decisions of evaluations about a run: that it ends early, as Lightning's EarlyStopping, and which checkpoints are
  * the best, as its ModelCheckpoint. Values are the same on all ranks, so all decide alike; both states are in
  * checkpoints. */
 #ifndef DT_WORKER_ENGINE_STOPPING_H

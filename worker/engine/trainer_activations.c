@@ -134,7 +134,7 @@ void activations_bring(struct trainer *t, const struct block *b, enum pass_phase
     }
 }
 
-/* What a block's output is part of stays until the next block has read it. */
+/* Memory that holds a block's output stays until the next block has read it. */
 void activations_back(struct trainer *t, const struct block *b, enum pass_phase phase)
 {
     struct trainer_activations *a = &t->activations;

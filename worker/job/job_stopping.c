@@ -63,7 +63,7 @@ static bool is_evaluated(const struct job *job)
     return job->data.val.count > 0 && (t->eval_every_n_steps > 0 || t->eval_every_n_epochs > 0);
 }
 
-/* What a monitor and its mode need. */
+/* Checks a monitor and its mode. */
 static void check_monitor(struct job *job, struct dt_config *c, const char *key, const char *monitor, int *better)
 {
     const char *value = NULL;

@@ -110,9 +110,9 @@ int trainer_open_saved(struct trainer *t, const char *path, struct checkpoint **
 void trainer_keep_snapshot(struct trainer *t, const char *path);
 /* trainer_stopping.c: when a run is evaluated, and ends. */
 bool trainer_evaluation_falls_on(const struct trainer *t, int64_t step);
-/* What depends on evaluations (the rate, the end, what is kept) has seen that of the run's step. */
+/* The rate, the end and the best checkpoints, which depend on evaluations, have seen that of the run's step. */
 bool trainer_saw_evaluation(const struct trainer *t);
-/* Of all sets of data.val, after the run's step. */
+/* The evaluations of all sets of data.val, after the run's step. */
 void trainer_judge_evaluation(struct trainer *t, const struct trainer_evaluation *known);
 /* The save of a step is over: one of the best checkpoints is there, or is not. */
 void trainer_best_saved(struct trainer *t, int64_t step, bool saved);

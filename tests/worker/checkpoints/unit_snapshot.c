@@ -48,7 +48,7 @@ static struct checkpoint_state state_at(int64_t step, int ranks, int round)
                                      .launch = "0123"};
 }
 
-/* What element i is at a step. */
+/* Element i at a step. */
 static float value(int64_t step, int64_t i)
 {
     return (float)step + 0.25f * (float)(i % 1000);

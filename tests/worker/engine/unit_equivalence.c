@@ -200,7 +200,7 @@ static void set_offload(struct side *s, const char *value, enum offload_to *out)
     }
 }
 
-/* Which weights are whole at a time: the section fsdp. */
+/* The section fsdp: weights that are whole at a time. */
 static bool apply_fsdp(struct side *s, const char *word)
 {
     struct job_fsdp *f = &s->job.fsdp;

@@ -244,7 +244,7 @@ static void test_plan(void **state)
     free(left);
 }
 
-/* What a rank that is not root reads where the limit of locked memory is below what is pinned. */
+/* The sentence of a rank that is not root where the limit of locked memory is below what is pinned. */
 static void test_words(void **state)
 {
     (void)state;

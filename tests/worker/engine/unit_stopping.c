@@ -102,7 +102,7 @@ static void test_a_run_that_goes_on(void **state)
     assert_int_equal(kept.reason, STOP_NOT);
 }
 
-/* What is left of values at steps 1, 2, ...: "2 4 ". */
+/* The values that are left of steps 1, 2, ...: "2 4 ". */
 static const char *kept(int64_t k, int mode, const double *values, int count)
 {
     static char out[128];

@@ -258,7 +258,7 @@ static void test_order_of_issue(void **state)
     }
 }
 
-/* What of the weights is whole at a time. Units: 0 root, then the layers; of tensors that stay, the last one. */
+/* Weights that are whole at a time. Units: 0 root, then the layers; of tensors that stay, the last one. */
 static void test_live(void **state)
 {
     (void)state;

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What a short measurement writes and reads at most. */
+/* Bytes that a short measurement writes and reads at most. */
 enum { PROBE_BYTES = 32 << 20 };
 
 static const struct home_ops *home_at(const struct home_ops *row, enum offload_to to, bool own_memory)

@@ -223,7 +223,7 @@ static void draw_column(const struct columns *c, int64_t column)
     }
 }
 
-/* Its length without what it shares with the columns before it; 0: it depends on them but for rounding. */
+/* The column's length without what it shares with the columns before it; 0: it depends on them but for rounding. */
 static double length_apart(const struct columns *c, int64_t column)
 {
     double before = sqrt(dot(c, column, column));
@@ -293,7 +293,7 @@ static void make_orthonormal(struct strategy *s, char *x, int64_t rows, const st
     dt_stream_call(s->world->communication, orthogonalize, &c, sizeof c);
 }
 
-/* What has no error yet is an error of zero. Afterwards it holds what is to be sent. */
+/* A gradient without an error yet has one of zero. Afterwards it holds what is to be sent. */
 static void add_error(struct strategy *s, const struct place *at)
 {
     struct world *w = s->world;
@@ -348,7 +348,7 @@ static void copy_packed(struct strategy *s, const struct power_bucket *b, char *
     }
 }
 
-/* Of batched_power_sgd: the bucket and its square, which has zeros behind it. */
+/* The square of batched_power_sgd: the bucket and its square, which has zeros behind it. */
 static void copy_square(struct strategy *s, const struct power_bucket *b, char *bucket, int64_t count, bool back)
 {
     struct power_sgd *x = s->hook.power;

@@ -10,11 +10,11 @@
 /* Their names, for the table of the job's keys. */
 #define OPTIMIZER_NAMES "adamw|adam|sgd|lion|adagrad|lamb|muon"
 
-/* What an update of an element depends on: the element alone, norms of its whole tensor
+/* The reach of an element's update: the element alone, norms of its whole tensor
  * (optimizer_ratios.c), or all elements of its matrix (optimizer_matrices.c). */
 enum reach { REACH_ELEMENT, REACH_TENSOR, REACH_MATRIX };
 
-/* What a step of Muon is multiplied by, for a matrix of A rows and B columns: the root of max(1, A / B), 0.2
+/* The factor of a step of Muon, for a matrix of A rows and B columns: the root of max(1, A / B), 0.2
  * times the root of max(A, B), the root of A / B. As torch.optim.Muon's adjust_lr_fn. */
 enum muon_adjust { MUON_ORIGINAL, MUON_MATCH_RMS_ADAMW, MUON_SPECTRAL_UNCLAMPED };
 

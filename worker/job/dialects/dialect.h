@@ -165,7 +165,7 @@ void dialects_check_layers(struct dt_config *c, const char *model);
 /* The members of the JSON Schema for keys of a section of the job ("fsdp", or "" for the top) that
  * dialects read: each begins with a comma and a newline. */
 void dialects_schema(const char *section, int indent, struct dt_text *out);
-/* Of a rule; its words say it where it has some. */
+/* The outcome of a rule; its words say it where it has some. */
 enum dialect_outcome dialect_outcome(const struct dialect_rule *r);
 const char *dialect_outcome_name(enum dialect_outcome outcome);
 /* The rule of a key, or of a block that it stands in; null: there is none. */

@@ -42,7 +42,7 @@ static void function(struct dialect_use *u, const struct dialect_rule *r, const 
     }
 }
 
-/* Of PowerSGDState and PostLocalSGDState. Groups of processes are made here. */
+/* Arguments of PowerSGDState and PostLocalSGDState. Groups of processes are made here. */
 static void hook_state(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     static const char *const numbers[] = {

@@ -216,7 +216,7 @@ static bool switches_off(const char *word, size_t size)
     return strstr(off, quoted) != NULL;
 }
 
-/* Of words that give nothing to a key of ours: a word that is taken as it is, and switches nothing off, says
+/* The outcome of words that give nothing to a key of ours: a word that is taken as it is, and switches nothing off, says
  * what is done. */
 static enum dialect_outcome words_outcome(const char *words)
 {

@@ -122,7 +122,7 @@ void transformers_cycles(struct dialect_use *u, const struct dialect_rule *r, co
     }
 }
 
-/* What a plateau is of. */
+/* The value that a plateau is of. */
 void transformers_monitor(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     static const char names[] = "loss=val_loss|eval_loss=val_loss|accuracy=val_accuracy|eval_accuracy=val_accuracy|"
