@@ -120,6 +120,8 @@ struct job {
         int guard_action;                              /* enum guard_action */
         int64_t guard_rollbacks;                       /* most of them in a round */
         int64_t seed;
+        double limit_train_batches,
+            overfit_batches; /* batches of an epoch, below 1 a share of them; below 0: all; 0: no */
         int64_t eval_every_n_steps, eval_batches; /* 0: never; 0: all */
         double eval_every_n_epochs;               /* 0: never */
         int64_t num_sanity_val_steps, fast_dev_run;
