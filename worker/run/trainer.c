@@ -565,8 +565,9 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
         observers_say(&t.observers, "train: %s: finished at step %lld; --fresh begins anew", job->output_dir,
                       (long long)t.run.step);
     } else if (t.run.finished_before && trainer_ended_early(&t)) {
-        observers_say(&t.observers, "train: %s: ended early at step %lld; --fresh begins anew", job->output_dir,
-                      (long long)t.run.step);
+        observers_say(&t.observers,
+                      "train: %s: ended early at step %lld by %s; another value of it goes on, --fresh begins anew",
+                      job->output_dir, (long long)t.run.step, trainer_ending_key(&t));
     } else if (t.run.finished_before) {
         observers_say(
             &t.observers,
