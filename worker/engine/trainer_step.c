@@ -261,6 +261,9 @@ static void leave_forward(struct trainer *t, const struct block *b, enum pass_ph
     for (int k = 0; k < b->unit_count; k++) {
         bool stays = phase != PASS_EVAL && strategy_stays(s, b, b->units[k]);
         if (b->index == t->chain.units[b->units[k]].last_use && !stays) {
+            if (phase == PASS_FORWARD) {
+                strategy_reshard(s, b->units[k]);
+            }
             s->weights->drop(s, b->units[k]);
         }
     }

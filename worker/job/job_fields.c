@@ -178,6 +178,7 @@ static const struct dt_rule wrap_by = {
     .type = DT_RULE_ENUM, .choices = "transformer_based|size_based|none", .later = "custom"};
 static const struct dt_rule elements = {.type = DT_RULE_INTEGER, .max = 9e15};
 static const struct dt_rule elements_or_null = {.type = DT_RULE_INTEGER, .max = 9e15, .null = true, .null_value = -1};
+static const struct dt_rule ranks_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 1048576, .null = true};
 static const struct dt_rule globs = {.type = DT_RULE_STRINGS, .null = true};
 
 static const struct dt_rule offload_to = {.type = DT_RULE_ENUM, .choices = "none|cpu|nvme"};
@@ -406,6 +407,10 @@ static const struct dt_field optimizer_fields[] = {
 static const struct dt_field fsdp_fields[] = {
     {"device_mesh", "null", "[replicas, shards] of hybrid strategies; one shard group per host when null",
      AT(device_mesh), &mesh},
+    {"reshard_after_forward", "null",
+     "ranks over which weights are sliced from forward to backward, which gathers from fewer then: a divisor of those "
+     "of the shard group; null: all of them",
+     AT(reshard_after_forward), &ranks_or_null},
     {"backward_prefetch", "\"BACKWARD_PRE\"", "when the weights of the next backward are fetched",
      AT(backward_prefetch), &prefetch},
     {"forward_prefetch", "false", "fetch the next weights before this forward", AT(forward_prefetch), &boolean},
