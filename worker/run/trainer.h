@@ -120,6 +120,8 @@ void trainer_best_saved(struct trainer *t, int64_t step, bool saved);
 bool trainer_ends_early(struct trainer *t);
 /* The run has been ended so, whatever its number of steps is. */
 bool trainer_ended_early(const struct trainer *t);
+/* The key that has ended it. */
+const char *trainer_ending_key(const struct trainer *t);
 /* Takes what a checkpoint says of all that. */
 void trainer_resume_stopping(struct trainer *t, const struct checkpoint_state *state);
 /* training.num_sanity_val_steps: evaluates a little of each set, for nothing but errors. */

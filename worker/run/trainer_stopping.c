@@ -165,7 +165,7 @@ void trainer_best_saved(struct trainer *t, int64_t step, bool saved)
 static bool may_end(const struct trainer *t)
 {
     const struct job_training *j = &t->job->training;
-    double epochs = (double)t->run.epoch + (double)t->run.position / (double)t->feeds.train.sample_count;
+    double epochs = (double)t->run.epoch + fmin(1, (double)t->run.position / (double)trainer_rows(t));
     return t->run.step >= j->min_steps && epochs >= j->min_epochs;
 }
 
@@ -186,6 +186,16 @@ bool trainer_ends_early(struct trainer *t)
 bool trainer_ended_early(const struct trainer *t)
 {
     return (t->run.stopper.reason != STOP_NOT || (t->run.votes & VOTE_FINISH) != 0) && may_end(t);
+}
+
+const char *trainer_ending_key(const struct trainer *t)
+{
+    static const char *const keys[] = {[STOP_NOT] = "training.max_time",
+                                       [STOP_NOT_FINITE] = "early_stopping.check_finite",
+                                       [STOP_REACHED] = "early_stopping.stopping_threshold",
+                                       [STOP_DIVERGED] = "early_stopping.divergence_threshold",
+                                       [STOP_PATIENCE] = "early_stopping.patience"};
+    return keys[t->run.stopper.reason];
 }
 
 void trainer_resume_stopping(struct trainer *t, const struct checkpoint_state *state)
