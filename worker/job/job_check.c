@@ -77,7 +77,8 @@ static void check_length(struct job *job, struct dt_config *c)
     if (job->logging.csv_path != NULL && !job->logging.csv) {
         dt_config_problem(c, "logging.csv_path", "nothing is written there while logging.csv is false; set it to true");
     }
-    if (t->guard_action == GUARD_ROLLBACK && job->checkpointing.save_every_n_steps == 0) {
+    if (t->guard_action == GUARD_ROLLBACK && job->checkpointing.save_every_n_steps == 0 &&
+        job->checkpointing.save_every_n_epochs == 0) {
         dt_config_problem(c, "training.loss_guard_action",
                           "rollback needs a checkpoint to go back to; give checkpointing.save_every_n_steps");
     }

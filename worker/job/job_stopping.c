@@ -2,6 +2,7 @@
 #include "worker/job/job.h"
 
 #include <cjson/cJSON.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,7 +118,7 @@ void job_make_trial(struct job *job)
         t->max_steps = t->fast_dev_run;
         t->max_tokens = 0;
         t->num_epochs = 0;
-        t->eval_batches = t->fast_dev_run;
+        t->eval_batches = (double)t->fast_dev_run;
         t->num_sanity_val_steps = t->min_steps = 0;
         t->min_epochs = 0;
         t->warmup_steps = t->warmup_steps > t->max_steps ? t->max_steps : t->warmup_steps;
@@ -130,6 +131,14 @@ void job_check_stopping(struct job *job, struct dt_config *c)
 {
     struct job_checkpointing *s = &job->checkpointing;
     struct job_training *t = &job->training;
+    if (s->save_every_n_epochs > 0 && dt_config_where(c, "checkpointing.save_every_n_steps") == NULL) {
+        s->save_every_n_steps = 0;
+        dt_config_derived(c, "checkpointing.save_every_n_steps", "checkpointing.save_every_n_epochs");
+    }
+    if (t->eval_batches > 1 && t->eval_batches != floor(t->eval_batches)) {
+        dt_config_problem(c, "training.eval_batches", "is %g; give a whole number of batches, or a share below 1",
+                          t->eval_batches);
+    }
     if (t->eval_every_n_epochs > 0 && job->data.val.count == 0) {
         dt_config_problem(c, "training.eval_every_n_epochs", "there is nothing to evaluate on; give data.val");
     }
@@ -138,7 +147,7 @@ void job_check_stopping(struct job *job, struct dt_config *c)
                           "training.eval_every_n_steps says the same (%s); remove one",
                           dt_config_source(c, "training.eval_every_n_steps"));
     }
-    if (t->num_sanity_val_steps > 0 && job->data.val.count == 0) {
+    if (t->num_sanity_val_steps != 0 && job->data.val.count == 0) {
         dt_config_problem(c, "training.num_sanity_val_steps", "there is nothing to evaluate on; give data.val");
     }
     for (const struct dt_field *f = job_stopping_fields; f->key != NULL; f++) {
