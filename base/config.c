@@ -612,10 +612,11 @@ void dt_config_move(struct dt_config *c, const char *from, const char *to, cJSON
     add_entry(c, e);
 }
 
-void dt_config_unfold(struct dt_config *c, const char *from, const char *path, const cJSON *object)
+void dt_config_unfold(struct dt_config *c, const char *from, const char *path, cJSON *object)
 {
     const struct entry e = *find(c, from);
-    size_t first = c->entry_count, unnamed = (size_t)(strlen(e.path) - strlen(e.name));
+    keep_tree(c, object);
+    size_t first = c->entry_count, unnamed = strlen(e.path) - strlen(e.name);
     add_entry(c, e);
     struct entry *section = &c->entries[first];
     section->path = dt_arena_strdup(c->arena, path);
