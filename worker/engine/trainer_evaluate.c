@@ -105,7 +105,7 @@ int trainer_evaluate(struct trainer *t, struct trainer_val *v, struct trainer_ev
     int64_t tally_size, *tally = tally_of(t, v, &tally_size);
     struct world *w = t->world;
     int64_t batch_size = t->job->training.batch_size_per_gpu, samples = batch_size * t->size;
-    int64_t count = batches_of(t, (v->data.sample_count + samples - 1) / samples);
+    const int64_t all = (v->order.sample_count + samples - 1) / samples, count = batches_of(t, all);
     int64_t valid = 0;
     int turn = 0;
     *out = (struct trainer_evaluation){.loss = NAN, .pearson = NAN};
@@ -166,7 +166,7 @@ int trainer_evaluate(struct trainer *t, struct trainer_val *v, struct trainer_ev
     if (t->stepper.classes.n != NULL) {
         out->classes = class_counts_report(&t->stepper.classes, v->f1);
     } else if (v->choices.n != NULL) {
-        out->choices = choice_scores_report(&v->choices, count * samples);
+        out->choices = choice_scores_report(&v->choices, count == all ? v->order.sample_count : count * samples);
     } else if (tally != NULL) {
         out->pearson = number_sums_pearson(&t->stepper.numbers);
     }

@@ -120,6 +120,8 @@ struct job {
         int guard_action;                              /* enum guard_action */
         int64_t guard_rollbacks;                       /* most of them in a round */
         int64_t seed;
+        double limit_train_batches,
+            overfit_batches; /* batches of an epoch, below 1 a share of them; below 0: all; 0: no */
         int64_t eval_every_n_steps;
         double eval_batches;          /* below 1: a share of them; 0: all */
         double eval_every_n_epochs;   /* 0: never */
@@ -272,8 +274,10 @@ struct job {
     } precision;
 
     const char *inert_keys; /* given keys of other systems that have no effect: "a, b"; or null */
-    struct dt_arena arena;  /* owns all strings */
-    char *text;             /* the whole job as JSON, every value filled in; what goes to
+    const char
+        *idle_keys; /* keys that count beside others, which the job has not: "a, b (goes with c); ..."; or null */
+    struct dt_arena arena; /* owns all strings */
+    char *text;            /* the whole job as JSON, every value filled in; what goes to
                              * output_dir/job.json */
 };
 
@@ -323,6 +327,11 @@ void job_check_sections(struct job *job, struct dt_config *c, const bool *good, 
 /* job_offload.c: a strategy whose name says that it offloads fills in what the keys of `offload` leave
  * open; then what the job asks of its strategy and what spans keys is checked. */
 void job_check_offload(struct job *job, struct dt_config *c);
+/* What a strategy of this name slices over ranks. */
+enum strategy_slices { SLICES_NOTHING, SLICES_STATE, SLICES_WEIGHTS };
+enum strategy_slices job_strategy_slices(const char *strategy);
+/* job_needs.c: names or refuses keys without those beside which they count. */
+void job_check_needs(struct job *job, struct dt_config *c);
 /* job_hooks.c: what spans the sections ddp, power_sgd and local_sgd and the strategy. */
 void job_check_hooks(struct job *job, struct dt_config *c);
 /* job_stopping.c: when a run is evaluated, and ends. */

@@ -37,6 +37,8 @@ static const struct job_key {
     {"transforms.random_horizontal_flip", JOB_KEY_NUMBER},
     {"transforms.mean", JOB_KEY_NUMBER},
     {"transforms.std", JOB_KEY_NUMBER},
+    {"training.limit_train_batches", JOB_KEY_DATA},
+    {"training.overfit_batches", JOB_KEY_DATA},
     {"training.uneven_inputs", JOB_KEY_DATA},
     {"training.divide_by_initial_world_size", JOB_KEY_NUMBER},
     {"training.seed", JOB_KEY_DATA},
@@ -203,6 +205,12 @@ static cJSON *older_value(const char *path)
     }
     if (strcmp(path, "training.uneven_inputs") == 0) {
         return cJSON_CreateString("drop");
+    }
+    if (strcmp(path, "training.limit_train_batches") == 0) {
+        return cJSON_CreateNull();
+    }
+    if (strcmp(path, "training.overfit_batches") == 0) {
+        return cJSON_CreateNumber(0);
     }
     bool was_off = strcmp(path, "data.document_mask") == 0 || strcmp(path, "training.adam_amsgrad") == 0;
     return was_off ? cJSON_CreateFalse() : NULL;

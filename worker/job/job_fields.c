@@ -38,6 +38,9 @@ static const struct dt_rule interval = {.type = DT_RULE_INTEGER, .min = 1, .max 
 static const struct dt_rule steps_or_minus_1 = {.type = DT_RULE_INTEGER, .min = -1, .max = STEPS};
 static const struct dt_rule eval_batches = {.type = DT_RULE_NUMBER, .max = STEPS};
 static const struct dt_rule kept = {.type = DT_RULE_INTEGER, .min = 0, .max = 1000000};
+static const struct dt_rule batches = {.type = DT_RULE_NUMBER, .max = STEPS};
+static const struct dt_rule batches_or_null = {
+    .type = DT_RULE_NUMBER, .open_min = true, .max = STEPS, .null = true, .null_value = -1};
 static const struct dt_rule epochs = {.type = DT_RULE_NUMBER, .max = EPOCHS};
 static const struct dt_rule small = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
 static const struct dt_rule small_or_object = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536, .object = true};
@@ -309,6 +312,12 @@ static const struct dt_field training_fields[] = {
     {"loss_guard_rollbacks", "3", "how often loss_guard_action rollback goes back before the run ends",
      AT(guard_rollbacks), &guard_rollbacks},
     {"seed", "42", "of initial weights and the order of samples", AT(seed), &seed},
+    {"limit_train_batches", "null",
+     "batches of each rank that are used of an epoch, or below 1 a share of them; 1 is one batch; null: all",
+     AT(limit_train_batches), &batches_or_null},
+    {"overfit_batches", "0",
+     "the same first batches in each epoch, not shuffled, and as many in an evaluation, counted likewise; 0: no",
+     AT(overfit_batches), &batches},
     {"eval_every_n_steps", "0", "steps between evaluations on data.val; 0: only at the end", AT(eval_every_n_steps),
      &steps},
     {"check_replicas_every_n_steps", "0",

@@ -2,7 +2,6 @@
 #include "worker/job/job.h"
 
 #include <cjson/cJSON.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +11,7 @@ static const struct dt_rule mode = {.type = DT_RULE_ENUM, .choices = "auto|min|m
 static const struct dt_rule patience = {.type = DT_RULE_INTEGER, .min = 0, .max = 1000000};
 static const struct dt_rule delta = {.type = DT_RULE_NUMBER, .max = 1e30};
 static const struct dt_rule threshold = {
-    .type = DT_RULE_NUMBER, .min = -1e30, .max = 1e30, .null = true, .null_value = (int)JOB_NO_THRESHOLD};
+    .type = DT_RULE_NUMBER, .min = -2e9, .max = 1e30, .null = true, .null_value = (int)JOB_NO_THRESHOLD};
 static const struct dt_rule boolean = {.type = DT_RULE_BOOL};
 const struct dt_field job_stopping_fields[] = {
     {"monitor", "null", "by which value of evaluations a run ends early; null: by none", AT(monitor), &string_or_null},
@@ -135,10 +134,6 @@ void job_check_stopping(struct job *job, struct dt_config *c)
         s->save_every_n_steps = 0;
         dt_config_derived(c, "checkpointing.save_every_n_steps", "checkpointing.save_every_n_epochs");
     }
-    if (t->eval_batches > 1 && t->eval_batches != floor(t->eval_batches)) {
-        dt_config_problem(c, "training.eval_batches", "is %g; give a whole number of batches, or a share below 1",
-                          t->eval_batches);
-    }
     if (t->eval_every_n_epochs > 0 && job->data.val.count == 0) {
         dt_config_problem(c, "training.eval_every_n_epochs", "there is nothing to evaluate on; give data.val");
     }
@@ -150,23 +145,11 @@ void job_check_stopping(struct job *job, struct dt_config *c)
     if (t->num_sanity_val_steps != 0 && job->data.val.count == 0) {
         dt_config_problem(c, "training.num_sanity_val_steps", "there is nothing to evaluate on; give data.val");
     }
-    for (const struct dt_field *f = job_stopping_fields; f->key != NULL; f++) {
-        const char *key = dt_arena_printf(&job->arena, "early_stopping.%s", f->key);
-        if (dt_config_given(c, key) != NULL && dt_config_given(c, "early_stopping.monitor") == NULL) {
-            dt_config_problem(c, key, "nothing is watched; give early_stopping.monitor, such as val_loss");
-            break;
-        }
-    }
     if (job->stopping.monitor != NULL) {
         check_monitor(job, c, "early_stopping.monitor", job->stopping.monitor, &job->stopping.mode);
     }
     if (s->save_top_k > 0) {
         check_monitor(job, c, "checkpointing.save_top_k", s->monitor != NULL ? s->monitor : "val_loss", &s->mode);
-    } else if (s->load_best && t->fast_dev_run == 0) {
-        dt_config_problem(c, "checkpointing.load_best_model_at_end",
-                          "no best checkpoint is kept; give checkpointing.save_top_k");
-    } else if (s->monitor != NULL && t->fast_dev_run == 0) {
-        dt_config_problem(c, "checkpointing.monitor", "nothing looks at it; give checkpointing.save_top_k");
     }
     t->max_time_s = t->max_time != NULL ? parse_time(t->max_time) : 0;
     if (t->max_time_s < 0) {

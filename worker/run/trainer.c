@@ -69,7 +69,7 @@ static void report_step(struct trainer *t, const struct trainer_result *x)
     int64_t tokens = x->micro_steps * t->size * t->job->training.batch_size_per_gpu * t->feeds.train.sequence_length;
     struct report r = stand(t);
     r.logged = due(t->run.step, t->job->logging.log_every_n_steps) || t->run.step >= t->run.total_steps;
-    r.epoch = (double)t->run.epoch + (double)t->run.position / (double)trainer_rows(t);
+    r.epoch = (double)t->run.epoch + fmin(1, (double)t->run.position / (double)trainer_rows(t));
     r.sequences = t->job->model.ops->positions != NULL;
     r.tokens = t->run.tokens;
     r.targets = x->valid_count;
@@ -280,6 +280,19 @@ static void say_mixture(struct trainer *t)
         observers_say(&t->observers, "train: data.train: %.4g %% of the samples are from %s, which has %lld",
                       100.0 * (double)m->part[i].quota / MIXTURE_BLOCK, t->job->data.train.of[i].path,
                       (long long)m->part[i].count);
+    }
+}
+
+/* Says how much of the data an epoch is, if not all. */
+static void say_limit(struct trainer *t)
+{
+    const struct job_training *j = &t->job->training;
+    int64_t all = t->feeds.train.sample_count, rows = trainer_rows(t);
+    bool overfits = j->overfit_batches > 0;
+    if (t->world->round <= 1 && (overfits || rows < all)) {
+        observers_say(&t->observers, "train: an epoch is %s%lld of %lld samples (training.%s)",
+                      overfits ? "the same " : "", (long long)(rows < all ? rows : all), (long long)all,
+                      overfits ? "overfit_batches" : "limit_train_batches");
     }
 }
 
@@ -516,6 +529,10 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     if (t.files && trainer_resume(&t, &found, err) != 0) {
         goto out;
     }
+    if (trainer_check_limit(&t, err) != 0) {
+        goto out;
+    }
+    say_limit(&t);
     if (t.files) {
         trainer_check_disk(&t);
     }

@@ -189,7 +189,7 @@ void trainer_best_saved(struct trainer *t, int64_t step, bool saved)
 static bool may_end(const struct trainer *t)
 {
     const struct job_training *j = &t->job->training;
-    double epochs = (double)t->run.epoch + (double)t->run.position / (double)t->feeds.train.sample_count;
+    double epochs = (double)t->run.epoch + fmin(1, (double)t->run.position / (double)trainer_rows(t));
     return t->run.step >= j->min_steps && epochs >= j->min_epochs;
 }
 
