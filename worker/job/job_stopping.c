@@ -149,7 +149,8 @@ void job_check_stopping(struct job *job, struct dt_config *c)
         check_monitor(job, c, "early_stopping.monitor", job->stopping.monitor, &job->stopping.mode);
     }
     if (s->save_top_k > 0) {
-        check_monitor(job, c, "checkpointing.save_top_k", s->monitor != NULL ? s->monitor : "val_loss", &s->mode);
+        check_monitor(job, c, s->monitor != NULL ? "checkpointing.monitor" : "checkpointing.save_top_k",
+                      s->monitor != NULL ? s->monitor : "val_loss", &s->mode);
     }
     t->max_time_s = t->max_time != NULL ? parse_time(t->max_time) : 0;
     if (t->max_time_s < 0) {
