@@ -192,6 +192,26 @@ static void test_nothing_to_evaluate(void **state)
     dt_text_clear(&problems);
 }
 
+/* Classes of Python count for nothing where the job has a model and data of its own, and are refused elsewhere. */
+static void test_classes(void **state)
+{
+    (void)state;
+    static const char text[] = "model:\n  class_path: a.Net\ndata:\n  x: {class_path: b.Data}\ntrainer: {max_epochs: 8}\n";
+    same_job("l.yaml", text, 1,
+             "{\"training\": {\"num_epochs\": 8, \"max_grad_norm\": 0, " EVALUATED "}, " EACH_EPOCH "}",
+             "model (a.Net is Python; the job names the model), data (b.Data is Python; data.train has the data)");
+    struct job job;
+    struct dt_error err = {0};
+    struct dt_text problems;
+    struct job_arguments args = {.path = path_of("l.yaml"), .world = 1};
+    dt_text_init(&problems);
+    assert_int_equal(job_open(&job, &args, &problems, &err), -1);
+    assert_non_null(strstr(plain(dt_text_str(&problems)),
+                           "l.yaml:1:1: model: a.Net is Python; name a model of ours (model.name in the job, or --set)\n"
+                           "l.yaml:3:1: data: b.Data is Python; give files (data.train in the job, or --set)\n"));
+    dt_text_clear(&problems);
+}
+
 #define CALLBACKS(text) "  callbacks:\n" text
 #define STOPPING(args) CALLBACKS("    - class_path: lightning.pytorch.callbacks.EarlyStopping\n      init_args: {" args "}\n")
 #define SAVING(args) CALLBACKS("    - class_path: lightning.pytorch.callbacks.ModelCheckpoint\n      init_args: {" args "}\n")
@@ -401,6 +421,6 @@ int main(void)
         cmocka_unit_test(test_limits),         cmocka_unit_test(test_intervals),
         cmocka_unit_test(test_early_stopping), cmocka_unit_test(test_nothing_to_evaluate),
         cmocka_unit_test(test_callbacks),      cmocka_unit_test(test_model_checkpoint),
-        cmocka_unit_test(test_arguments),      cmocka_unit_test(test_best_model)};
+        cmocka_unit_test(test_classes),        cmocka_unit_test(test_arguments),      cmocka_unit_test(test_best_model)};
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

@@ -332,8 +332,6 @@ static void test_lightning(void **state)
         "EarlyStopping}]\n  strategy: {class_path: a.Own}\n  plugins: [x]\n  max_epoch: 3\noptimizer: {class_path: "
         "a.Prodigy}\n",
         2,
-        "l.yaml:2:1: model: a.Net is Python; name a model of ours (model.name in the job, or --set)\n"
-        "l.yaml:4:1: data: b.Data is Python; give files (data.train in the job, or --set)\n"
         "l.yaml:6:3: data.y: is ???, Hydra's word for a value that must be given; give it\n"
         "l.yaml:8:3: trainer.devices: 4 devices * 2 nodes, and there are 2 ranks; start them with dtrun --nnodes=2 "
         "--nproc_per_node=4\n"

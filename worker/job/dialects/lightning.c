@@ -26,7 +26,7 @@ const cJSON *lightning_argument(const cJSON *object, const char *name)
 
 /* ---- the command line's file ---- */
 
-/* A module of Python's. */
+/* A module of Python's, in whose place the job may name a model or data. */
 static void python(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     const cJSON *module = cJSON_IsObject(value) && cJSON_GetObjectItemCaseSensitive(value, "class_path") == NULL &&
@@ -34,10 +34,19 @@ static void python(struct dialect_use *u, const struct dialect_rule *r, const ch
                               ? value->child
                               : value;
     const cJSON *class = cJSON_IsObject(module) ? cJSON_GetObjectItemCaseSensitive(module, "class_path") : NULL;
-    dt_config_problem(u->c, path, "%.80s is Python; %s",
-                      cJSON_IsString(class) ? class->valuestring : "what stands here",
-                      strcmp(r->from, "model") == 0 ? "name a model of ours (model.name in the job, or --set)"
-                                                    : "give files (data.train in the job, or --set)");
+    const char *name = cJSON_IsString(class) ? class->valuestring : "what stands here";
+    bool is_model = strcmp(r->from, "model") == 0,
+         named = is_model ? dt_config_value(u->c, "model.name") != NULL || dt_config_value(u->c, "model.load") != NULL
+                          : dt_config_value(u->c, "data.train") != NULL;
+    if (named) {
+        dialect_inert(u, path,
+                      dt_arena_printf(u->arena, "%.80s is Python; %s", name,
+                                      is_model ? "the job names the model" : "data.train has the data"));
+    } else {
+        dt_config_problem(u->c, path, "%.80s is Python; %s", name,
+                          is_model ? "name a model of ours (model.name in the job, or --set)"
+                                   : "give files (data.train in the job, or --set)");
+    }
 }
 
 /* true: PL_GLOBAL_SEED, or 0. */
@@ -77,8 +86,8 @@ static const struct dialect_rule command_rules[] = {
     FUNCTION("seed_everything", "training.seed", seed, "`training.seed`; true = PL_GLOBAL_SEED, or 0"),
     FUNCTION("ckpt_path", "checkpointing.resume", resume, "`checkpointing.resume`: last and hpc are `auto`, or a path"),
     SILENT("weights_only", "a checkpoint holds no programs"),
-    FUNCTION_OF(OUTCOME_REFUSED, "model", NULL, python, "refused: a class of Python; name a model of ours"),
-    FUNCTION_OF(OUTCOME_REFUSED, "data", NULL, python, "refused: a class of Python; give `data.train`"),
+    FUNCTION_OF(OUTCOME_REFUSED, "model", NULL, python, "a class of Python: refused unless the job names a model; then no effect"),
+    FUNCTION_OF(OUTCOME_REFUSED, "data", NULL, python, "a class of Python: refused unless the job has `data.train`; then no effect"),
     FUNCTION("optimizer", "optimizer.name", lightning_optimizer,
              "`optimizer.name` and its numbers: torch.optim.AdamW, Adam, SGD, Adagrad, and Lion; others are refused"),
     FUNCTION(
