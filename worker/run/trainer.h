@@ -110,6 +110,10 @@ int trainer_open_saved(struct trainer *t, const char *path, struct checkpoint **
 void trainer_keep_snapshot(struct trainer *t, const char *path);
 /* trainer_stopping.c: when a run is evaluated, and ends. */
 bool trainer_evaluation_falls_on(const struct trainer *t, int64_t step);
+/* The same of checkpoints, by steps or epochs. */
+bool trainer_save_falls_on(const struct trainer *t, int64_t step);
+/* Steps between checkpoints, about, where epochs say it; 0: the end alone saves. */
+int64_t trainer_save_interval(const struct trainer *t);
 /* The rate, the end and the best checkpoints, which depend on evaluations, have seen that of the run's step. */
 bool trainer_saw_evaluation(const struct trainer *t);
 /* The evaluations of all sets of data.val, after the run's step. */
