@@ -101,19 +101,31 @@ struct taker {
     void *context;
 };
 
+/* The pieces of a scanner, 64 at a time: a text needs no list of all of them. */
+static int take_scanned(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t size,
+                        const struct taker *k, struct dt_error *err)
+{
+    struct piece pieces[PIECE_CACHE_GROUP];
+    for (size_t at = 0; at < size;) {
+        size_t count = t->scan(text, size, at, pieces, PIECE_CACHE_GROUP);
+        if (k->out != NULL && encode_pieces(t, s, text, size, pieces, count, k->out, err) != 0) {
+            return -1;
+        }
+        for (size_t i = 0; i < count && k->out == NULL; i++) {
+            dt_text_reset(&s->spare);
+            byte_level_map(text + pieces[i].begin, pieces[i].end - pieces[i].begin, &s->spare);
+            k->each(k->context, s->spare.data, s->spare.size);
+        }
+        at = pieces[count - 1].end;
+    }
+    return 0;
+}
+
 static int take_pieces(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t size,
                        bool at_start, const struct taker *k, struct dt_error *err)
 {
-    if (t->scan != NULL && k->out != NULL) {
-        struct piece pieces[PIECE_CACHE_GROUP];
-        for (size_t at = 0; at < size;) {
-            size_t count = t->scan(text, size, at, pieces, PIECE_CACHE_GROUP);
-            if (encode_pieces(t, s, text, size, pieces, count, k->out, err) != 0) {
-                return -1;
-            }
-            at = pieces[count - 1].end;
-        }
-        return 0;
+    if (t->scan != NULL && (t->bytes || k->out == NULL)) {
+        return take_scanned(t, s, text, size, k, err);
     }
     struct pre_tokens *w = &s->pre_tokens;
     if (pretokenizer_apply(t->pretokenizer, w, text, size, at_start, t->bytes && k->out != NULL, err) != 0) {

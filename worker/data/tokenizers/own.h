@@ -20,8 +20,8 @@ struct tokenizer {
     struct truncation truncation;
     struct padding padding;
     uint64_t hash;
-    bool bytes;                  /* the model takes pieces as bytes, without ByteLevel's mapping */
-    scanner_function *scan;      /* gives all pieces; null: the pretokenizer must be asked */
+    bool bytes;             /* the model takes pieces as bytes, without ByteLevel's mapping */
+    scanner_function *scan; /* gives all pieces, before ByteLevel's mapping; null: the pretokenizer must be asked */
     enum pretokenizer_cuts cuts; /* where a text may be cut, see stream.c */
 };
 

@@ -625,6 +625,9 @@ static void test_patterns(void **state)
         {"[^\\S\\n]+", "\n \n", " "},
         {"[\\p{^L}]", "ab1", "1"},
         {"\\bx", "\xc2\xb2x x", "x"},
+        {"\\w+", "=\xc2\xb2x", "\xc2\xb2x"}, /* a number is of a word, but not within brackets */
+        {"[\\w]+", "=\xc2\xb2x", "x"},
+        {"[^\\w]+", "=\xc2\xb2x", "=\xc2\xb2"},
         {"(?i:s)", "\xc5\xbf", "\xc5\xbf"},
         {"\\p{Lu}", "\xea\x9f\x9a", "\xea\x9f\x9a"}, /* U+A7DA, of Unicode 16 */
         {"[^(\\s|[.,])]+", "(|a.", "a"},             /* a class within a class */
