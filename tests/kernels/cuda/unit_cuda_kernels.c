@@ -286,22 +286,22 @@ static void drop(void **kept)
     }
 }
 
-/* A shape in every mode, with buffers on a multiple of 16 bytes and beside one, in three schedules of
- * the threads. The short form leaves out, by turns from shape to shape: one of the two modes of BF16 and
- * of F16, the buffers beside in some of the others, a third schedule, and the second one of most shapes in
- * BF16 and F16, whose kernels are those of F32 over another type.
+/* A shape in every mode, with buffers on a multiple of 16 bytes and beside one, in `schedules` of the
+ * threads: other ones for each shape and mode. The short form leaves out, by turns from shape to
+ * shape, one of the two modes of BF16 and of F16, the buffers beside in some of the others, and a third
+ * schedule.
  * DTRUN_ALL=1 and a real GPU leave out nothing; a real one has no schedules to choose. */
 static void check_shape(struct gpu *gpus, const struct kernel_case *c, const int64_t *n, double slack)
 {
     static int turn, shape;
     bool real = getenv("DTRUN_GPU") != NULL, all = real || getenv("DTRUN_ALL") != NULL;
+    int count = all && !real ? ORDERS : 2;
     shape++;
     for (int mode = 0; mode < CASE_MODES; mode++) {
         const struct case_mode *m = &case_modes[mode];
         if (!all && (mode == 1 + shape % 2 || mode == 4 - shape % 2)) {
             continue;
         }
-        int count = all && !real ? ORDERS : all || mode == 0 || shape % 4 == 0 ? 2 : 1;
         case_reference(c, n, m);
         for (int shift = 0; shift < (all || (mode > 0) == (shape / 2 % 2 != 0) ? 2 : 1); shift++, turn++) {
             void *first[CASE_BUFFERS];

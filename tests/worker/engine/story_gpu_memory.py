@@ -27,7 +27,7 @@ WIDE = ["model.n_layer=2", "model.n_embd=192", "model.n_head=2"]
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gpumemory")
-    return training.software_gpu_place(folder, steps=2, model=MODEL, data={"sequence_length": 16},
+    return training.software_gpu_place(folder, steps=4, model=MODEL, data={"sequence_length": 16},
                                        training={"device": "cuda", "warmup_steps": 0, "batch_size_per_gpu": 2, "eval_every_n_steps": 0, "eval_batches": 1},
                                        logging={"log_every_n_steps": 1}, checkpointing={"save_every_n_steps": 100000})
 
