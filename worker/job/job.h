@@ -122,9 +122,11 @@ struct job {
         int64_t seed;
         double limit_train_batches,
             overfit_batches; /* batches of an epoch, below 1 a share of them; below 0: all; 0: no */
-        int64_t eval_every_n_steps, eval_batches; /* 0: never; 0: all */
-        double eval_every_n_epochs;               /* 0: never */
-        int64_t num_sanity_val_steps, fast_dev_run;
+        int64_t eval_every_n_steps;
+        double eval_batches;          /* below 1: a share of them; 0: all */
+        double eval_every_n_epochs;   /* 0: never */
+        int64_t num_sanity_val_steps; /* -1: all */
+        int64_t fast_dev_run;
         int64_t min_steps;
         double min_epochs;
         const char *max_time;                 /* "DD:HH:MM:SS"; null: any */
@@ -219,6 +221,7 @@ struct job {
     } offload;
     struct job_checkpointing {
         int64_t save_every_n_steps; /* 0: only at the end */
+        double save_every_n_epochs; /* 0: by steps alone */
         int64_t keep_last_n;        /* 0: all */
         const char *resume;         /* "auto", "never", or a folder of a checkpoint */
         const char *accept;         /* "training.learning_rate,data.train": full keys of

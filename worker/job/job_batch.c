@@ -148,14 +148,15 @@ static void check_schedule(struct job *job, struct dt_config *c)
     }
 }
 
-/* training.limit_train_batches and overfit_batches. In YAML, which keeps how a number is written, 1.0 are all. */
+/* Numbers of batches, or shares: 1.0 is all, and 1 is one. */
 static void check_limits(struct job *job, struct dt_config *c)
 {
     struct job_training *t = &job->training;
-    static const char *const keys[] = {"training.limit_train_batches", "training.overfit_batches"};
+    static const char *const keys[] = {"training.limit_train_batches", "training.overfit_batches",
+                                       "training.eval_batches"};
     bool overfits = false;
-    double *const values[] = {&t->limit_train_batches, &t->overfit_batches};
-    for (int i = 0; i < 2; i++) {
+    double *const values[] = {&t->limit_train_batches, &t->overfit_batches, &t->eval_batches};
+    for (int i = 0; i < 3; i++) {
         const cJSON *said = dt_config_given(c, keys[i]);
         bool share = *values[i] == 1 && said != NULL && said->valuestring != NULL && strpbrk(said->valuestring, ".eE");
         if (*values[i] > 1 && *values[i] != floor(*values[i])) {

@@ -69,7 +69,8 @@ static void check_length(struct job *job, struct dt_config *c)
                           "%" PRId64 " is more than training.max_steps %" PRId64 "; lower it", t->warmup_steps,
                           t->max_steps);
     }
-    if (t->guard_action == GUARD_ROLLBACK && job->checkpointing.save_every_n_steps == 0) {
+    if (t->guard_action == GUARD_ROLLBACK && job->checkpointing.save_every_n_steps == 0 &&
+        job->checkpointing.save_every_n_epochs == 0) {
         dt_config_problem(c, "training.loss_guard_action",
                           "rollback needs a checkpoint to go back to; give checkpointing.save_every_n_steps");
     }

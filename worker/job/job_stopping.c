@@ -132,7 +132,7 @@ void job_make_trial(struct job *job)
         t->max_steps = t->fast_dev_run;
         t->max_tokens = 0;
         t->num_epochs = 0;
-        t->eval_batches = t->fast_dev_run;
+        t->eval_batches = (double)t->fast_dev_run;
         t->num_sanity_val_steps = t->min_steps = 0;
         t->min_epochs = 0;
         t->warmup_steps = t->warmup_steps > t->max_steps ? t->max_steps : t->warmup_steps;
@@ -145,6 +145,10 @@ void job_check_stopping(struct job *job, struct dt_config *c)
 {
     struct job_checkpointing *s = &job->checkpointing;
     struct job_training *t = &job->training;
+    if (s->save_every_n_epochs > 0 && dt_config_where(c, "checkpointing.save_every_n_steps") == NULL) {
+        s->save_every_n_steps = 0;
+        dt_config_derived(c, "checkpointing.save_every_n_steps", "checkpointing.save_every_n_epochs");
+    }
     if (t->eval_every_n_epochs > 0 && job->data.val.count == 0) {
         dt_config_problem(c, "training.eval_every_n_epochs", "there is nothing to evaluate on; give data.val");
     }
@@ -153,14 +157,15 @@ void job_check_stopping(struct job *job, struct dt_config *c)
                           "training.eval_every_n_steps says the same (%s); remove one",
                           dt_config_source(c, "training.eval_every_n_steps"));
     }
-    if (t->num_sanity_val_steps > 0 && job->data.val.count == 0) {
+    if (t->num_sanity_val_steps != 0 && job->data.val.count == 0) {
         dt_config_problem(c, "training.num_sanity_val_steps", "there is nothing to evaluate on; give data.val");
     }
     if (job->stopping.monitor != NULL) {
         check_monitor(job, c, "early_stopping.monitor", job->stopping.monitor, &job->stopping.mode);
     }
     if (s->save_top_k > 0) {
-        check_monitor(job, c, "checkpointing.save_top_k", s->monitor != NULL ? s->monitor : "val_loss", &s->mode);
+        check_monitor(job, c, s->monitor != NULL ? "checkpointing.monitor" : "checkpointing.save_top_k",
+                      s->monitor != NULL ? s->monitor : "val_loss", &s->mode);
     }
     t->max_time_s = t->max_time != NULL ? parse_time(t->max_time) : 0;
     if (t->max_time_s < 0) {

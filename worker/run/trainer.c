@@ -319,11 +319,6 @@ static bool samples_fall_on(const struct trainer *t, int64_t step)
     return t->samples != NULL && due(step, t->job->logging.sample_every_n_steps);
 }
 
-static bool save_falls_on(const struct trainer *t, int64_t step)
-{
-    return t->files && due(step, t->job->checkpointing.save_every_n_steps);
-}
-
 static bool comparison_falls_on(const struct trainer *t, int64_t step)
 {
     return due(step, t->job->training.check_replicas_every_n_steps);
@@ -333,7 +328,7 @@ static bool comparison_falls_on(const struct trainer *t, int64_t step)
 static bool needs_state(const struct trainer *t)
 {
     return trainer_evaluation_falls_on(t, t->stepper.begun) || samples_fall_on(t, t->stepper.begun) ||
-           save_falls_on(t, t->stepper.begun) || trainer_snapshot_falls_on(t, t->stepper.begun) ||
+           trainer_save_falls_on(t, t->stepper.begun) || trainer_snapshot_falls_on(t, t->stepper.begun) ||
            comparison_falls_on(t, t->stepper.begun) || t->run.goes_back ||
            (t->run.votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0;
 }
@@ -362,7 +357,7 @@ static int open_timeline(struct trainer *t, struct dt_error *err)
 static void meet_for(struct trainer *t, bool compares, unsigned votes)
 {
     if (compares || trainer_evaluation_falls_on(t, t->run.step) || samples_fall_on(t, t->run.step) ||
-        save_falls_on(t, t->run.step) || trainer_snapshot_falls_on(t, t->run.step) ||
+        trainer_save_falls_on(t, t->run.step) || trainer_snapshot_falls_on(t, t->run.step) ||
         (votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0 || t->run.step >= t->run.total_steps || trainer_stops(t)) {
         trainer_meet(t);
     }
@@ -393,7 +388,7 @@ static int act_between_steps(struct trainer *t, struct dt_error *err)
     if (samples && trainer_sample(t, err) != 0) {
         return -1;
     }
-    bool asked = save_falls_on(t, t->run.step) || (t->files && (votes & VOTE_SAVE)),
+    bool asked = trainer_save_falls_on(t, t->run.step) || (t->files && (votes & VOTE_SAVE)),
          saves = (asked || t->run.best_due) && t->run.step < t->run.total_steps && !trainer_stops(t);
     if (saves && save(t, false, err) != 0) {
         return -1;
@@ -505,7 +500,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     }
     if (trainer_prepare(&t, job, w->rank, w->size, w->local_size, w->device->real, world_device_bytes(w), err) != 0 ||
         (options->evaluate == NULL && trainer_plan_samples(&t, err) != 0) ||
-        (trainer_plan_saves(&t), trainer_plan_snapshots(&t),
+        (t.local_rank = w->local_rank, trainer_plan_saves(&t), trainer_plan_snapshots(&t),
          trainer_check_memory(&t, w->device, 1, err) != 0)) { /* the others' memory may be taken
                                                              * already */
         goto out;
@@ -558,7 +553,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     if ((!found && trainer_init_weights(&t, err) != 0) || (t.files && trainer_write_folder(&t, err) != 0)) {
         goto out;
     }
-    if (t.files && trainer_keep_origin(&t, found, err) != 0) {
+    if (t.files && (trainer_keep_origin(&t, found, err) != 0 || trainer_share_config(&t, err) != 0)) {
         goto out;
     }
     if (t.run.finished_before && horizon_is_done(&t.run.horizon, &job->training)) {
