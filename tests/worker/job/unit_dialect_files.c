@@ -459,6 +459,9 @@ static void test_explain(void **state)
     explains("learning_rate", "learning_rate (Hugging Face)\n    training.learning_rate\n");
     explains("zero_optimization.stage", "zero_optimization.stage (DeepSpeed)\n    training.strategy: 0 = zero0");
     explains("deepspeed.zero_optimization.stage", "(DeepSpeed)");
+    explains("Timer", "Timer (a callback of Lightning)\n    its arguments: duration, interval, verbose\n");
+    explains("EarlyStopping.divergence_threshold", "divergence_threshold (Lightning's EarlyStopping)\n    "
+                                                   "early_stopping.divergence_threshold\n");
     explains("trainer.max_epochs", "max_epochs (Lightning's Trainer)\n    training.num_epochs; 1000 where nothing ends "
                                    "the run; -1 beside max_steps or\n    max_time\n");
     explains("fsdp_offload_params",

@@ -283,7 +283,10 @@ void lightning_defaults(struct dialect_use *u)
         fall_back(u, by_epoch, cJSON_CreateNumber(1));
     }
     fall_back(u, "checkpointing.keep_last_n", cJSON_CreateNumber(1));
-    if (dt_config_value(u->c, "data.val") == NULL || is_off(u, "limit_val_batches")) {
+    /* a job that is only converted will get what its callbacks look at */
+    bool watched = u->converts && (dt_config_value(u->c, "early_stopping.monitor") != NULL ||
+                                   dt_config_value(u->c, "checkpointing.save_top_k") != NULL);
+    if ((dt_config_value(u->c, "data.val") == NULL && !watched) || is_off(u, "limit_val_batches")) {
         return;
     }
     if (dt_config_value(u->c, EVERY_STEP) == NULL && dt_config_value(u->c, EVERY_EPOCH) == NULL) {
