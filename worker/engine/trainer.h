@@ -194,9 +194,10 @@ struct trainer_saver {
     char *model_config;
     /* Rank 0: the step of this run's checkpoint that checkpointing.resume names; -1: none. */
     int64_t named_step;
-    struct save_beside *beside;  /* the save that goes on beside training; null: none does */
-    struct snapshots *snapshots; /* null: the job wants none, or nothing here would keep them */
-    int hold;                    /* rank 0: the lock on the folder of checkpoints; -1: none */
+    struct save_beside *beside;   /* the save that goes on beside training; null: none does */
+    struct snapshots *snapshots;  /* null: the job wants none, or nothing here would keep them */
+    struct snapshot_offer *offer; /* those from which this rank could go on; null until all ranks are asked */
+    int hold;                     /* rank 0: the lock on the folder of checkpoints; -1: none */
 };
 
 struct trainer_samples; /* worker/run/trainer_samples.c */
@@ -205,8 +206,9 @@ struct trainer {
     const struct job *job;
     struct world *world; /* null until trainer_open */
     int rank, size, shards;
-    int64_t micro_steps; /* of a full step */
-    bool files;          /* output folder and checkpoints as in a real run */
+    int local_rank, local_size; /* of this host; local_rank is 0 where there is only a plan */
+    int64_t micro_steps;        /* of a full step */
+    bool files;                 /* output folder and checkpoints as in a real run */
     /* A peer was lost while the host ran ahead of its device, or the device itself: nothing more is
      * enqueued or saved. */
     bool lost;

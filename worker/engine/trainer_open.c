@@ -390,6 +390,7 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
     t->job = job;
     t->rank = rank;
     t->size = size;
+    t->local_size = local_size;
     t->saver.saved_step = -1;
     t->micro_steps = job->training.gradient_accumulation_steps;
     t->memory.device_bytes = device_bytes;
@@ -644,6 +645,7 @@ void trainer_close(struct trainer *t)
         dt_event_close(t->stepper.pending[i].done);
     }
     free(t->saver.saved_path);
+    free(t->saver.offer);
     free(t->saver.model_config);
     activations_close(t);
     optimizer_clear(&t->optimizer);

@@ -336,6 +336,8 @@ void job_check_needs(struct job *job, struct dt_config *c);
 void job_check_hooks(struct job *job, struct dt_config *c);
 /* job_stopping.c: when a run is evaluated, and ends. */
 extern const struct dt_field job_stopping_fields[];
+/* Before the tables are read: training.fast_dev_run true is 1, and a number as training.max_time is a string. */
+void job_read_stopping(struct dt_config *c);
 /* training.fast_dev_run: what it means for other keys. Before they are checked. */
 void job_make_trial(struct job *job);
 void job_check_stopping(struct job *job, struct dt_config *c);

@@ -73,6 +73,11 @@ static bool units_by_size(const struct job *job)
     return job->fsdp.auto_wrap_policy == WRAP_BY_SIZE;
 }
 
+static bool units_not_by_size(const struct job *job)
+{
+    return !units_by_size(job);
+}
+
 static bool units_of_some(const struct job *job)
 {
     return job->fsdp.auto_wrap_policy != WRAP_WHOLE;
@@ -275,8 +280,11 @@ static const struct job_need needs[] = {
      "fsdp.auto_wrap_policy=none", false},
     {"fsdp", "min_num_params", units_by_size, "fsdp.auto_wrap_policy size_based", "fsdp.auto_wrap_policy=size_based",
      "", false},
-    {"fsdp", "wrap_layers", units_of_some, "fsdp.auto_wrap_policy transformer_based or size_based", "",
-     "fsdp.auto_wrap_policy=none", false},
+    {"fsdp", "wrap_layers", units_of_some, "fsdp.auto_wrap_policy transformer_based", "", "fsdp.auto_wrap_policy=none",
+     false},
+    {"fsdp", "wrap_layers", units_not_by_size,
+     "names the units, and fsdp.auto_wrap_policy size_based makes them by their size; remove one", "",
+     "fsdp.auto_wrap_policy=size_based", true},
     {"fsdp", "overlap_comm", sliced_gradients, "strategies that slice gradients: zero2, zero3, full_shard",
      "training.strategy=zero2", "", false},
     {"fsdp",
@@ -294,8 +302,8 @@ static const struct job_need needs[] = {
      "initial_scale_power|growth_interval|growth_factor|backoff_factor|loss_scale_window|hysteresis|"
      "consecutive_hysteresis|min_loss_scale",
      scale_moves, "loss_scaling.loss_scale 0, a scale that moves", "", "loss_scaling.loss_scale=8", false},
-    {"loss_scaling", "growth_interval|growth_factor|backoff_factor", scale_of_torch, "loss_scaling.algorithm torch",
-     "", "loss_scaling.algorithm=deepspeed", false},
+    {"loss_scaling", "growth_interval|growth_factor|backoff_factor", scale_of_torch, "loss_scaling.algorithm torch", "",
+     "loss_scaling.algorithm=deepspeed", false},
     {"loss_scaling", "loss_scale_window|hysteresis|consecutive_hysteresis", scale_of_deepspeed,
      "loss_scaling.algorithm deepspeed", "loss_scaling.algorithm=deepspeed", "", false},
     {"activation_checkpointing", "checkpoint_every_n_layers|level", recomputes, "activation_checkpointing.enabled true",

@@ -2,6 +2,7 @@
 #include "worker/job/job.h"
 
 #include <cjson/cJSON.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -110,6 +111,20 @@ static double parse_time(const char *text)
     return seconds > 0 && seconds <= 31536000.0 * 10 ? seconds : -1;
 }
 
+void job_read_stopping(struct dt_config *c)
+{
+    static const char trial[] = "training.fast_dev_run", time[] = "training.max_time";
+    const cJSON *said = dt_config_value(c, trial), *most = dt_config_value(c, time);
+    char text[32];
+    if (cJSON_IsBool(said)) { /* as Lightning has it */
+        dt_config_move(c, trial, trial, cJSON_CreateNumber(cJSON_IsTrue(said)));
+    }
+    if (cJSON_IsNumber(most)) { /* seconds, as the string of one number */
+        (void)snprintf(text, sizeof text, "%.17g", most->valuedouble);
+        dt_config_move(c, time, time, cJSON_CreateString(text));
+    }
+}
+
 void job_make_trial(struct job *job)
 {
     struct job_training *t = &job->training;
@@ -154,7 +169,8 @@ void job_check_stopping(struct job *job, struct dt_config *c)
     }
     t->max_time_s = t->max_time != NULL ? parse_time(t->max_time) : 0;
     if (t->max_time_s < 0) {
-        dt_config_problem(c, "training.max_time", "%s is no time; write \"DD:HH:MM:SS\"", t->max_time);
+        dt_config_problem(c, "training.max_time", "%s is no time; write \"DD:HH:MM:SS\", or fewer numbers of its end",
+                          t->max_time);
     }
 }
 

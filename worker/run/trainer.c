@@ -500,7 +500,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     }
     if (trainer_prepare(&t, job, w->rank, w->size, w->local_size, w->device->real, world_device_bytes(w), err) != 0 ||
         (options->evaluate == NULL && trainer_plan_samples(&t, err) != 0) ||
-        (trainer_plan_saves(&t), trainer_plan_snapshots(&t),
+        (t.local_rank = w->local_rank, trainer_plan_saves(&t), trainer_plan_snapshots(&t),
          trainer_check_memory(&t, w->device, 1, err) != 0)) { /* the others' memory may be taken
                                                              * already */
         goto out;
@@ -553,15 +553,16 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     if ((!found && trainer_init_weights(&t, err) != 0) || (t.files && trainer_write_folder(&t, err) != 0)) {
         goto out;
     }
-    if (t.files && trainer_keep_origin(&t, found, err) != 0) {
+    if (t.files && (trainer_keep_origin(&t, found, err) != 0 || trainer_share_config(&t, err) != 0)) {
         goto out;
     }
     if (t.run.finished_before && horizon_is_done(&t.run.horizon, &job->training)) {
         observers_say(&t.observers, "train: %s: finished at step %lld; --fresh begins anew", job->output_dir,
                       (long long)t.run.step);
     } else if (t.run.finished_before && trainer_ended_early(&t)) {
-        observers_say(&t.observers, "train: %s: ended early at step %lld; --fresh begins anew", job->output_dir,
-                      (long long)t.run.step);
+        observers_say(&t.observers,
+                      "train: %s: ended early at step %lld by %s; another value of it goes on, --fresh begins anew",
+                      job->output_dir, (long long)t.run.step, trainer_ending_key(&t));
     } else if (t.run.finished_before) {
         observers_say(
             &t.observers,

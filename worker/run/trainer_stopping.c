@@ -212,6 +212,16 @@ bool trainer_ended_early(const struct trainer *t)
     return (t->run.stopper.reason != STOP_NOT || (t->run.votes & VOTE_FINISH) != 0) && may_end(t);
 }
 
+const char *trainer_ending_key(const struct trainer *t)
+{
+    static const char *const keys[] = {[STOP_NOT] = "training.max_time",
+                                       [STOP_NOT_FINITE] = "early_stopping.check_finite",
+                                       [STOP_REACHED] = "early_stopping.stopping_threshold",
+                                       [STOP_DIVERGED] = "early_stopping.divergence_threshold",
+                                       [STOP_PATIENCE] = "early_stopping.patience"};
+    return keys[t->run.stopper.reason];
+}
+
 void trainer_resume_stopping(struct trainer *t, const struct checkpoint_state *state)
 {
     const struct job_checkpointing *j = &t->job->checkpointing;
