@@ -22,32 +22,20 @@ static const struct {
     int ranks;
     const char *model, *set;
 } cases[] = {
-    {"lamb_sparse.json", 4, "bert", NULL},
-    {"predivided_adam.json", 4, "bert", NULL},
-    {"one_cycle.json", 4, "bert", NULL},
-    {"stage1_fp16.json", 3, "gpt2", NULL},
-    {"infinity.json", 2, "gpt2", NULL},
-    {"infinity_mended.json", 2, "gpt2", NULL},
-    {"all_auto.json", 2, "gpt2", NULL},
-    {"all_auto.json", 2, "gpt2", "training.batch_size_per_gpu=3"},
-    {"wrong_auto.json", 1, "gpt2", NULL},
-    {"leaf_cosine.json", 2, "gpt2", NULL},
-    {"old_names.json", 3, "gpt2", NULL},
-    {"old_names.json", 4, "gpt2", NULL},
-    {"one_bit.json", 2, "gpt2", NULL},
-    {"no_batch.json", 1, "bert", NULL},
-    {"elastic.json", 2, "gpt2", NULL},
-    {"elastic.json", 3, "gpt2", NULL},
-    {"template.json", 1, "gpt2", NULL},
-    {"fsdp1.yaml", 2, "bert", NULL},
-    {"fsdp1.yaml", 2, "gpt2", NULL},
-    {"tensor_parallel.yaml", 8, "gpt2", NULL},
-    {"unknown_keys.yaml", 1, "gpt2", NULL},
-    {"block_strings.json", 2, "gpt2", NULL},
-    {"recipe.yaml", 1, "gpt2", NULL},
-    {"recipe.yaml", 1, "gpt2", "data.val=y"},
-    {"trainer_flags.yaml", 1, "gpt2", NULL},
-    {"command_line.yaml", 1, "bert", "data.val=y"},
+    {"lamb_sparse.json", 4, "bert", NULL},   {"predivided_adam.json", 4, "bert", NULL},
+    {"one_cycle.json", 4, "bert", NULL},     {"stage1_fp16.json", 3, "gpt2", NULL},
+    {"infinity.json", 2, "gpt2", NULL},      {"infinity_mended.json", 2, "gpt2", NULL},
+    {"all_auto.json", 2, "gpt2", NULL},      {"all_auto.json", 2, "gpt2", "training.batch_size_per_gpu=3"},
+    {"wrong_auto.json", 1, "gpt2", NULL},    {"leaf_cosine.json", 2, "gpt2", NULL},
+    {"old_names.json", 3, "gpt2", NULL},     {"old_names.json", 4, "gpt2", NULL},
+    {"one_bit.json", 2, "gpt2", NULL},       {"no_batch.json", 1, "bert", NULL},
+    {"elastic.json", 2, "gpt2", NULL},       {"elastic.json", 3, "gpt2", NULL},
+    {"template.json", 1, "gpt2", NULL},      {"fsdp1.yaml", 2, "bert", NULL},
+    {"fsdp1.yaml", 2, "gpt2", NULL},         {"tensor_parallel.yaml", 8, "gpt2", NULL},
+    {"unknown_keys.yaml", 1, "gpt2", NULL},  {"block_strings.json", 2, "gpt2", NULL},
+    {"recipe.yaml", 1, "gpt2", NULL},        {"recipe.yaml", 1, "gpt2", "data.val=y"},
+    {"trainer_flags.yaml", 1, "gpt2", NULL}, {"command_line.yaml", 1, "bert", "data.val=y"},
+    {"command_line.yaml", 1, "bert", NULL},  {"monitored.yaml", 1, "gpt2", "data.val=y"},
     {"twice.yaml", 1, "gpt2", NULL},
 };
 
@@ -57,6 +45,14 @@ static void say(const struct job *job, struct dt_text *out)
     dt_text_printf(out, "taken: %s, %s, batch %lld * %lld, %s %g, %s\n", t->strategy, t->precision,
                    (long long)t->batch_size_per_gpu, (long long)t->gradient_accumulation_steps, job->optimizer.name,
                    t->learning_rate, t->lr_scheduler_type);
+    if (job->stopping.monitor != NULL || job->checkpointing.save_top_k > 0) {
+        dt_text_printf(
+            out,
+            "evaluated every %g epochs or %lld steps, %g batches; ends by %s; the best %lld and the newest %lld stay\n",
+            t->eval_every_n_epochs, (long long)t->eval_every_n_steps, t->eval_batches,
+            job->stopping.monitor != NULL ? job->stopping.monitor : "nothing", (long long)job->checkpointing.save_top_k,
+            (long long)job->checkpointing.keep_last_n);
+    }
     if (job->inert_keys != NULL) {
         dt_text_printf(out, "no effect: %s\n", job->inert_keys);
     }

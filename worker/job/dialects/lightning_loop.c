@@ -34,7 +34,7 @@ static double timedelta_seconds(const cJSON *value)
         if (!class && (unit == 0 || !dt_config_number(a, &number))) {
             return -1;
         }
-        sum += class ? 0 : unit *number;
+        sum += class ? 0 : unit * number;
     }
     return sum;
 }
@@ -196,8 +196,8 @@ void lightning_interval(struct dialect_use *u, const struct dialect_rule *r, con
     }
     bool good = dt_config_number(value, &number) && number > 0 && (number < 1 || number == floor(number));
     if (good && epochs_between(u) > 1) {
-        dt_config_problem(u->c, path,
-                          "counts within each epoch, and check_val_every_n_epoch leaves epochs out; remove one of them");
+        dt_config_problem(
+            u->c, path, "counts within each epoch, and check_val_every_n_epoch leaves epochs out; remove one of them");
     } else if (good && number < 1) {
         give_interval(u, path, EVERY_EPOCH, number);
     } else if (good && cJSON_IsObject(accumulated)) {

@@ -247,9 +247,10 @@ static const struct dialect_rule rules[] = {
     SILENT("do_eval", "data.val decides"),
     SILENT("do_predict", "train --generate does"),
     WORDS("val_set_size", NULL, "0=|*=!no share of the data is split off; give data.val"),
-    FUNCTION("save_strategy", "checkpointing.save_every_n_epochs", transformers_save_strategy,
-             "steps: save_steps; epoch: `checkpointing.save_every_n_epochs` is 1; best: `checkpointing.save_top_k` is 1; "
-             "no and false: the end alone saves"),
+    FUNCTION(
+        "save_strategy", "checkpointing.save_every_n_epochs", transformers_save_strategy,
+        "steps: save_steps; epoch: `checkpointing.save_every_n_epochs` is 1; best: `checkpointing.save_top_k` is 1; "
+        "no and false: the end alone saves"),
     {.from = "save_steps",
      .to = "checkpointing.save_every_n_steps",
      .how = DIALECT_FUNCTION,
