@@ -233,7 +233,7 @@ static void test_lightning_strategies(void **state)
     write_file("inner.json", "{\"zero_optimization\": {\"stage\": 1}, \"gradient_clipping\": 0.25}");
     same_job("l.yaml", STRATEGY("DeepSpeedStrategy", "stage: 1, config: inner.json"), 2,
              "{" SAVED "\"training\": {\"num_epochs\": 8, \"eval_every_n_epochs\": 1, \"num_sanity_val_steps\": 2, "
-                       "\"max_grad_norm\": 0.25, \"strategy\": \"zero1\"}}",
+             "\"max_grad_norm\": 0.25, \"strategy\": \"zero1\"}}",
              NULL);
     refused("l.yaml", STRATEGY("DDPStrategy", "bucket_cap: 10, sharding_strategy: FULL_SHARD"), 2,
             "l.yaml:1:103: trainer.strategy.init_args.bucket_cap: unknown key; did you mean bucket_cap_mb?\n"

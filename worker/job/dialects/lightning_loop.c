@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define EVERY_EPOCH "training.eval_every_n_epochs"
@@ -42,11 +43,14 @@ static double timedelta_seconds(const cJSON *value)
 /* "1 day, 2:30:00", as YAML has a timedelta. */
 static double printed_seconds(const char *text)
 {
-    int days = 0, hours = 0, minutes = 0, seconds = 0, end = 0;
-    bool good = (sscanf(text, "%d day, %d:%d:%d%n", &days, &hours, &minutes, &seconds, &end) == 4 ||
-                 sscanf(text, "%d days, %d:%d:%d%n", &days, &hours, &minutes, &seconds, &end) == 4) &&
-                text[end] == 0;
-    return good ? days * 86400.0 + hours * 3600.0 + minutes * 60.0 + seconds : -1;
+    char *at;
+    double days = strtod(text, &at);
+    size_t word = strspn(at, " days"), size = strlen(at);
+    int hours, minutes, seconds, end = 0;
+    bool good = at > text && word > 1 && at[word] == ',' && word + 1 < size &&
+                sscanf(at + word + 1, " %d:%d:%d%n", &hours, &minutes, &seconds, &end) == 3 &&
+                at[word + 1 + (size_t)end] == 0;
+    return good ? days * 86400 + hours * 3600.0 + minutes * 60.0 + seconds : -1;
 }
 
 void lightning_time(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
