@@ -45,11 +45,13 @@ static double printed_seconds(const char *text)
 {
     char *at;
     double days = strtod(text, &at);
-    size_t word = strspn(at, " days"), size = strlen(at);
     int hours, minutes, seconds, end = 0;
-    bool good = at > text && word > 1 && at[word] == ',' && word + 1 < size &&
-                sscanf(at + word + 1, " %d:%d:%d%n", &hours, &minutes, &seconds, &end) == 3 &&
-                at[word + 1 + (size_t)end] == 0;
+    if (at == text || *at != ' ' || strncmp(at + 1, "day", 3) != 0) {
+        return -1;
+    }
+    at += 4;
+    at += *at == 's';
+    bool good = *at == ',' && sscanf(at + 1, " %d:%d:%d%n", &hours, &minutes, &seconds, &end) == 3 && at[1 + end] == 0;
     return good ? days * 86400 + hours * 3600.0 + minutes * 60.0 + seconds : -1;
 }
 
