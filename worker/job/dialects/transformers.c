@@ -118,12 +118,24 @@ static void report_to(struct dialect_use *u, const struct dialect_rule *r, const
     }
 }
 
+static bool is_empty(const cJSON *value)
+{
+    return cJSON_IsArray(value) ? value->child == NULL : cJSON_IsString(value) && *value->valuestring == 0;
+}
+
+static void debug(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    (void)r;
+    if (!is_empty(value)) {
+        dialect_inert(u, path, "a norm that is not finite names its tensor");
+    }
+}
+
 /* Of fairscale, before FSDP. */
 static void sharded(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     (void)r;
-    bool empty = cJSON_IsArray(value) ? value->child == NULL : cJSON_IsString(value) && *value->valuestring == 0;
-    if (!empty && !dt_config_off(value)) {
+    if (!is_empty(value) && !dt_config_off(value)) {
         dt_config_problem(u->c, path, "fairscale is not supported; write fsdp");
     }
 }
@@ -455,7 +467,7 @@ static const struct dialect_rule rules[] = {
     SILENT("dataloader_in_order", WORKERS),
     SILENT("label_names", "the model has names of its own"),
     WORDS("ddp_static_graph", NULL, "false=|true=~these models use all their parameters, in one order"),
-    WORDS("debug", NULL, "*=~a norm that is not finite names its tensor"),
+    FUNCTION_OF(OUTCOME_NO_EFFECT, "debug", NULL, debug, "no effect: a norm that is not finite names its tensor"),
     WORDS("jit_mode_eval", NULL, "false=|true=~nothing is compiled while it trains"),
     WORDS("use_ipex", NULL, "false=|true=~oneDNN computes on CPUs"),
     WORDS("use_mps_device", NULL, "false=|true=!Apple's GPUs are not supported; remove it"),
