@@ -521,6 +521,7 @@ static int keep_last(struct trainer *t, struct dt_error *err)
         if (pairs_at(&met, pair_of(m.left, m.right))->count++ == 0) {
             t->result.merges[--kept] = m;
         }
+        result = i % BREATHE_RECORDS == 0 ? store_breathe(t->store, err) : 0;
     }
     if (result == 0) {
         t->result.merge_count -= kept;
