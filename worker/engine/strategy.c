@@ -421,18 +421,31 @@ bool strategy_trains(const struct strategy *s, int unit)
     return s->trains && s->chain->units[unit].role == ROLE_TRAINED;
 }
 
-/* A collective of the world that takes what the compute stream has computed, and for which that stream
- * waits. It goes through the communication stream, so collectives have one order on all ranks. */
-static void run_between(struct strategy *s, const struct dt_collective *c)
+/* A collective that takes what the compute stream has computed, and for which that stream waits. It goes through
+ * the communication stream, so collectives have one order on all ranks. */
+static void run_in(struct strategy *s, struct dt_comm *comm, const struct dt_collective *c)
 {
     struct world *w = s->world;
     dt_event_record(s->demand, w->compute);
     dt_event_wait(s->demand, w->communication);
     int span = timeline_begin(s->timeline, TIMELINE_COMMUNICATION, w->communication, c->name, NULL);
-    dt_comm_start(w->comm, c, w->communication);
+    dt_comm_start(comm, c, w->communication);
     timeline_end(s->timeline, span, w->communication);
     dt_event_record(s->landed, w->communication);
     dt_event_wait(s->landed, w->compute);
+}
+
+static void run_between(struct strategy *s, const struct dt_collective *c)
+{
+    run_in(s, s->world->comm, c);
+}
+
+void strategy_send(struct strategy *s, struct dt_comm *comm, int root, const char *name, void *at, int64_t count,
+                   enum dt_dtype type)
+{
+    run_in(s, comm,
+           &(struct dt_collective){
+               .kind = DT_BROADCAST, .name = name, .in = at, .out = at, .count = count, .type = type, .root = root});
 }
 
 void strategy_send_buffers(struct strategy *s, void *buffers, int64_t count)
@@ -440,12 +453,7 @@ void strategy_send_buffers(struct strategy *s, void *buffers, int64_t count)
     if (s->alone || count == 0) {
         return;
     }
-    run_between(s, &(struct dt_collective){.kind = DT_BROADCAST,
-                                           .name = "buffers",
-                                           .in = buffers,
-                                           .out = buffers,
-                                           .count = count,
-                                           .type = s->precision.buffers});
+    strategy_send(s, s->world->comm, 0, "buffers", buffers, count, s->precision.buffers);
 }
 
 static void gather_from_peers(const struct pass_peers *p, const void *in, void *out, int64_t count, enum dt_dtype type)
