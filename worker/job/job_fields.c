@@ -345,7 +345,8 @@ static const struct dt_field training_fields[] = {
      "ranks sum in one order (by peer, not nccl); CPUs repeat bit by bit anyway",
      AT(deterministic), &boolean},
     {"attention", "\"auto\"",
-     "on GPUs in BF16: own: kernels of ours; ordered: these or cuDNN, as was measured once, in an order; fast: "
+     "on GPUs, in BF16 and for convolutions: own: kernels of ours; ordered: these or cuDNN, as was measured once, in "
+     "an order; fast: "
      "backward "
      "may add up in no order, so bits need not repeat; auto: ordered; with deterministic only own",
      AT(attention), &attention},
