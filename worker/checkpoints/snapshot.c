@@ -278,8 +278,8 @@ static int open_named(const struct snapshot_id *id, const struct dt_text *text, 
     return checkpoint_open_memory(out, name, text, files, count, err);
 }
 
-int snapshots_checkpoint(struct snapshots *s, const struct snapshot_id *id, const struct dt_text *head,
-                         struct checkpoint **out, struct dt_error *err)
+int snapshots_checkpoint(struct snapshots *s, const struct snapshot_id *id, struct checkpoint **out,
+                         struct dt_error *err)
 {
     struct facts of;
     unmap(s);
@@ -295,10 +295,6 @@ int snapshots_checkpoint(struct snapshots *s, const struct snapshot_id *id, cons
         rc = map_part(s, i, &of, &files[i], &text, &entries[i], err);
     }
     if (rc == 0) {
-        if (head != NULL) {
-            dt_text_reset(&text);
-            dt_text_add(&text, head->data, head->size);
-        }
         manifest_end(&text, (const char *const *)entries, count);
         rc = open_named(id, &text, files, count, out, err);
     }
@@ -311,8 +307,8 @@ int snapshots_checkpoint(struct snapshots *s, const struct snapshot_id *id, cons
     return rc;
 }
 
-int snapshots_without(const struct snapshot_id *id, const struct dt_text *head, struct checkpoint **out,
-                      struct dt_error *err)
+int snapshots_state(const struct snapshot_id *id, const struct dt_text *head, struct checkpoint **out,
+                    struct dt_error *err)
 {
     struct dt_text text;
     dt_text_init(&text);

@@ -462,18 +462,17 @@ static void note_file(struct trainer *t, const char *path)
 
 int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err)
 {
-    struct checkpoint *c = NULL;
+    struct checkpoint *c = NULL, *of = NULL; /* what is read, and the state */
     struct saved_snapshot x;
     bool snapshot = trainer_is_snapshot(path, &x);
-    if ((snapshot ? trainer_open_snapshot(t, &x, &c, err) : checkpoint_open(&c, path, err)) != 0) {
+    if (snapshot ? trainer_open_snapshot(t, &x, &c, &of, err) != 0 : checkpoint_open(&c, path, err) != 0) {
         return -1;
     }
-    const struct checkpoint_state *state = checkpoint_get_state(c);
-    int rc = trainer_check_saved(t, state, checkpoint_get_path(c), changes, err);
+    of = snapshot ? of : c;
+    const struct checkpoint_state *state = checkpoint_get_state(of);
+    int rc = trainer_check_saved(t, state, checkpoint_get_path(of), changes, err);
     if (rc == 0) {
-        rc = !snapshot                     ? read_all(t, c, ALL, err)
-             : trainer_has_snapshot(t, &x) ? read_all(t, c, SNAPSHOT, err)
-                                           : fill_constants(t, err);
+        rc = c != NULL ? read_all(t, c, snapshot ? SNAPSHOT : ALL, err) : fill_constants(t, err);
     }
     if (rc == 0) {
         trainer_take_place(t, state, changes);
@@ -485,6 +484,7 @@ int trainer_load(struct trainer *t, const char *path, struct job_changes *change
         t->run.blank_steps = state->step > moved ? state->step - moved : 0;
         atomic_store(&t->world->page->step, t->run.step);
     }
+    checkpoint_close(of != c ? of : NULL);
     checkpoint_close(c);
     return rc;
 }
