@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 enum dt_status dt_status_of(long number)
 {
@@ -62,6 +63,14 @@ int dt_fail_errno(struct dt_error *err, const char *fmt, ...)
     char reason[128];
     const char *text = strerror_r(code, reason, sizeof reason);
     (void)snprintf(err->text + used, sizeof err->text - used, ": %s", text);
+    struct rlimit limit;
+    if (code == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+        char bytes[32];
+        used = strlen(err->text);
+        (void)snprintf(err->text + used, sizeof err->text - used,
+                       "; files may have %s here: raise the limit with ulimit -f",
+                       dt_text_bytes((double)limit.rlim_cur, bytes, sizeof bytes));
+    }
     return -1;
 }
 

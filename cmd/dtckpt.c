@@ -11,6 +11,7 @@
 
 #include <dirent.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -561,6 +562,7 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    (void)signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of write */
     int code = run(argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == 0) {
         (void)fprintf(stderr, "dtckpt: standard output: cannot be written\n");

@@ -16,6 +16,7 @@
 #include "cmd/bench/tokenizer.h"
 #include "cmd/bench/floor.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -85,6 +86,7 @@ static void print_help(FILE *out)
 
 int main(int argc, char **argv)
 {
+    (void)signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of write */
     /* of one benchmark, too */
     if (argc > 1 && argc < 4 && (strcmp(argv[argc - 1], "--help") == 0 || strcmp(argv[argc - 1], "-h") == 0)) {
         print_help(stdout);

@@ -121,9 +121,12 @@ static int fill(struct source *s, size_t least, struct dt_error *err)
 
 static void drop(struct source *s, size_t size)
 {
+    const char *rest = s->rest;
+    int64_t lines = 0;
     for (size_t i = 0; i < size; i++) {
-        s->at.line += s->rest[i] == '\n';
+        lines += rest[i] == '\n';
     }
+    s->at.line += lines;
     s->at.offset += (int64_t)size;
     s->size -= size;
     if (size > 0) {

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BREATHE_RECORDS = 64 };
+enum { BREATHE_RECORDS = 32, BREATHE_ROWS = 4096 }; /* what is read at random, and in order */
 
 /* A piece; its place counts in units of 8 bytes, so that 32 bits are enough for 32 GiB. */
 struct record {
@@ -246,6 +246,9 @@ static int first_candidates(struct trainer *t, struct pairs *places, struct dt_e
             places->at[i].count = (int64_t)end;
             end += count;
         }
+        if (i % BREATHE_ROWS == 0 && store_breathe(t->store, err) != 0) {
+            return -1;
+        }
     }
     for (size_t place = 0; place < t->units; done++) {
         const struct record *r = record_at(t, place);
@@ -259,6 +262,9 @@ static int first_candidates(struct trainer *t, struct pairs *places, struct dt_e
     }
     end = 0;
     for (size_t i = 0; i < places->capacity; i++) { /* begins have become ends */
+        if (i % BREATHE_RECORDS == 0 && store_breathe(t->store, err) != 0) {
+            return -1;
+        }
         if (places->at[i].pair != PAIR_NONE) {
             struct candidate c = {.pair = places->at[i].pair, .list = end};
             c.count = pairs_at(&t->pairs, c.pair)->count;
@@ -410,6 +416,9 @@ static int settle(struct trainer *t, const struct candidate *c, uint32_t merged,
         }
         s->list = t->lists_used;
         t->lists_used += s->hits;
+        if (i % BREATHE_RECORDS == BREATHE_RECORDS - 1 && store_breathe(t->store, err) != 0) {
+            return -1;
+        }
     }
     for (size_t i = 0; i < t->hit_count; i++) {
         t->lists[t->sides[t->hits[i].slot].list++] = t->hits[i].record;
@@ -426,6 +435,9 @@ static int settle(struct trainer *t, const struct candidate *c, uint32_t merged,
             return -1;
         }
         *s = (struct side){0};
+        if (i % BREATHE_RECORDS == BREATHE_RECORDS - 1 && store_breathe(t->store, err) != 0) {
+            return -1;
+        }
     }
     t->touched_count = t->hit_count = 0;
     return store_breathe(t->store, err);

@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-enum { FIRST_CAPACITY = 4096, BREATHE_ROWS = 256 };
+/* A row read at random from a file brings its neighbours, 64 KB in all. */
+enum { FIRST_CAPACITY = 4096, BREATHE_ROWS = 256, BREATHE_FILE_ROWS = 32 };
 
 /* Fills a table with free rows. */
 static int open_rows(struct store *store, struct pair_count **out, size_t capacity, struct dt_error *err)
@@ -51,7 +52,8 @@ int pairs_reserve(struct pairs *p, size_t more, struct dt_error *err)
         if (p->at[i].pair != PAIR_NONE) {
             pairs_at(&larger, p->at[i].pair)->count = p->at[i].count;
         }
-        if (i % BREATHE_ROWS == 0 && store_breathe(p->store, err) != 0) {
+        size_t rows = store_in_files(p->store) ? BREATHE_FILE_ROWS : BREATHE_ROWS;
+        if (i % rows == 0 && store_breathe(p->store, err) != 0) {
             return -1;
         }
     }

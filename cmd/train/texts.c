@@ -444,6 +444,7 @@ static int find_or_make(const struct texts *x, const struct source_texts *s, cha
     if (lock >= 0) {
         if (found == 1) {
             (void)dt_file_remove_tree(work, NULL);
+            (void)unlink(lock_path); /* whoever waits for it, or comes with a new one, finds the entry */
         }
         (void)close(lock);
     }

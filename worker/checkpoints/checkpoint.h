@@ -57,6 +57,7 @@ struct checkpoint_slice {
 struct checkpoint_state {
     /* optimizer steps done; epoch, and samples that all ranks together have consumed in it */
     int64_t step, epoch, position;
+    int64_t blank_steps;     /* steps without targets so far */
     int64_t tokens;          /* tokens seen since the start of training */
     int64_t optimizer_steps; /* the optimizer's step count */
     /* of.micro_batch 0: unknown, because an older version has saved it */

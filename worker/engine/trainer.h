@@ -274,6 +274,12 @@ void trainer_count(struct trainer *t);
 /* Samples of an epoch as steps count them: with training.uneven_inputs join those that are missing in the last
  * batch are among them. */
 int64_t trainer_rows(const struct trainer *t);
+/* Tells the order of samples how many of an epoch are used, and evaluations as many of theirs; the run's horizon
+ * is known. */
+void trainer_limit_epochs(struct trainer *t);
+/* DT_INVALID: the batches of an epoch that training.limit_train_batches or overfit_batches leaves are none, or no
+ * step. */
+int trainer_check_limit(const struct trainer *t, struct dt_error *err);
 /* The split of a step's batch among the ranks of this round. */
 struct batch_split trainer_split(const struct trainer *t);
 /* trainer_memory.c: does the job fit? DT_NO_MEMORY with what to change. */

@@ -36,7 +36,11 @@ static const struct dt_rule seed = {.type = DT_RULE_INTEGER, .min = 0, .max = EX
 static const struct dt_rule steps = {.type = DT_RULE_INTEGER, .min = 0, .max = STEPS};
 static const struct dt_rule interval = {.type = DT_RULE_INTEGER, .min = 1, .max = STEPS};
 static const struct dt_rule steps_or_minus_1 = {.type = DT_RULE_INTEGER, .min = -1, .max = STEPS};
+static const struct dt_rule eval_batches = {.type = DT_RULE_NUMBER, .max = STEPS};
 static const struct dt_rule kept = {.type = DT_RULE_INTEGER, .min = 0, .max = 1000000};
+static const struct dt_rule batches = {.type = DT_RULE_NUMBER, .max = STEPS};
+static const struct dt_rule batches_or_null = {
+    .type = DT_RULE_NUMBER, .open_min = true, .max = STEPS, .null = true, .null_value = -1};
 static const struct dt_rule epochs = {.type = DT_RULE_NUMBER, .max = EPOCHS};
 static const struct dt_rule small = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
 static const struct dt_rule small_or_object = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536, .object = true};
@@ -308,16 +312,22 @@ static const struct dt_field training_fields[] = {
     {"loss_guard_rollbacks", "3", "how often loss_guard_action rollback goes back before the run ends",
      AT(guard_rollbacks), &guard_rollbacks},
     {"seed", "42", "of initial weights and the order of samples", AT(seed), &seed},
+    {"limit_train_batches", "null",
+     "batches of each rank that are used of an epoch, or below 1 a share of them; 1 is one batch; null: all",
+     AT(limit_train_batches), &batches_or_null},
+    {"overfit_batches", "0",
+     "the same first batches in each epoch, not shuffled, and as many in an evaluation, counted likewise; 0: no",
+     AT(overfit_batches), &batches},
     {"eval_every_n_steps", "0", "steps between evaluations on data.val; 0: only at the end", AT(eval_every_n_steps),
      &steps},
     {"check_replicas_every_n_steps", "0",
      "steps between comparisons of what several ranks hold alike, weights and optimizer state, bit by bit; 0: never",
      AT(check_replicas_every_n_steps), &steps},
-    {"eval_batches", "0", "batches per evaluation; 0: all", AT(eval_batches), &steps},
+    {"eval_batches", "0", "batches per evaluation, or below 1 a share of them; 0: all", AT(eval_batches), &eval_batches},
     {"eval_every_n_epochs", "0", "epochs between evaluations, also parts of one (0.25); 0: by eval_every_n_steps",
      AT(eval_every_n_epochs), &epochs},
-    {"num_sanity_val_steps", "0", "batches of each set that a new run evaluates before its first step",
-     AT(num_sanity_val_steps), &steps},
+    {"num_sanity_val_steps", "0", "batches of each set that a new run evaluates before its first step; -1: all",
+     AT(num_sanity_val_steps), &steps_or_minus_1},
     {"min_steps", "0", "steps before which early_stopping and max_time end nothing", AT(min_steps), &steps},
     {"min_epochs", "0", "epochs before which they end nothing", AT(min_epochs), &epochs},
     {"max_time", "null", "a run that has trained for so long ends: \"DD:HH:MM:SS\", over all its starts", AT(max_time),
@@ -507,6 +517,10 @@ static const struct dt_field offload_fields[] = {
 #define AT(member) offsetof(struct job_checkpointing, member)
 static const struct dt_field checkpointing_fields[] = {
     {"save_every_n_steps", "1000", "steps between checkpoints; 0: only at the end", AT(save_every_n_steps), &steps},
+    {"save_every_n_epochs", "0",
+     "epochs between checkpoints, also parts of one (0.25); save_every_n_steps is then 0 unless it is given; 0: by "
+     "steps",
+     AT(save_every_n_epochs), &epochs},
     {"keep_last_n", "3", "how many to keep; 0: all", AT(keep_last_n), &kept},
     {"resume", "\"auto\"", "auto, never, or the checkpoint to begin with: its folder, or its name in this run",
      AT(resume), &string},

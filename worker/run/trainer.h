@@ -131,6 +131,10 @@ int trainer_spread_snapshot(struct trainer *t, const char *path, struct dt_error
 void trainer_keep_snapshot(struct trainer *t, const char *path);
 /* trainer_stopping.c: when a run is evaluated, and ends. */
 bool trainer_evaluation_falls_on(const struct trainer *t, int64_t step);
+/* The same of checkpoints, by steps or epochs. */
+bool trainer_save_falls_on(const struct trainer *t, int64_t step);
+/* Steps between checkpoints, about, where epochs say it; 0: the end alone saves. */
+int64_t trainer_save_interval(const struct trainer *t);
 /* The rate, the end and the best checkpoints, which depend on evaluations, have seen that of the run's step. */
 bool trainer_saw_evaluation(const struct trainer *t);
 /* The evaluations of all sets of data.val, after the run's step. */
@@ -141,6 +145,8 @@ void trainer_best_saved(struct trainer *t, int64_t step, bool saved);
 bool trainer_ends_early(struct trainer *t);
 /* The run has been ended so, whatever its number of steps is. */
 bool trainer_ended_early(const struct trainer *t);
+/* The key that has ended it. */
+const char *trainer_ending_key(const struct trainer *t);
 /* Takes what a checkpoint says of all that. */
 void trainer_resume_stopping(struct trainer *t, const struct checkpoint_state *state);
 /* training.num_sanity_val_steps: evaluates a little of each set, for nothing but errors. */

@@ -60,7 +60,7 @@ void trainer_check_disk(struct trainer *t)
         return;
     }
     double aside_bytes = say_aside(t);
-    int64_t left = t->run.total_steps - t->run.step, every = job->save_every_n_steps,
+    int64_t left = t->run.total_steps - t->run.step, every = trainer_save_interval(t),
             saves = every > 0 ? (left + every - 1) / every : left > 0;
     int64_t *steps = NULL;
     int there = 0;

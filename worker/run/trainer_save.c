@@ -256,6 +256,7 @@ struct checkpoint_state save_state(const struct trainer *t)
                                      .epoch = t->run.epoch,
                                      .position = t->run.position,
                                      .tokens = t->run.tokens,
+                                     .blank_steps = t->run.blank_steps,
                                      .optimizer_steps = t->optimizer.steps,
                                      .horizon = trainer_horizon(t),
                                      .scaler = t->run.scaler,

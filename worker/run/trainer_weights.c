@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define FOR_EVER_S 1e9
 
@@ -460,6 +461,31 @@ static void note_file(struct trainer *t, const char *path)
     atomic_store(&t->world->page->saved_step, t->saver.saved_step);
 }
 
+/* optimizer.groups that were accepted: each tensor is still updated by the optimizer whose state was saved. */
+static int check_groups(const struct trainer *t, const struct checkpoint *c, const struct job_changes *changes,
+                        struct dt_error *err)
+{
+    bool changed = false;
+    for (int i = 0; i < changes->count; i++) {
+        changed |= strcmp(changes->list[i].key, "optimizer.groups") == 0;
+    }
+    for (int i = 0; changed && i < t->chain.tensor_count; i++) {
+        const struct tensor *x = &t->chain.tensors[i];
+        bool trained = x->unit >= 0 && strategy_trains(&t->strategy, x->unit);
+        const struct optimizer_group *g = trained ? optimizer_group_of(&t->optimizer, x) : NULL;
+        for (int k = 0; g != NULL && k < g->states; k++) {
+            if (!checkpoint_holds(c, g->row->state[k], x->name, 0, x->numel)) {
+                return dt_fail(
+                    err, DT_INVALID,
+                    "%s: optimizer.groups: %s goes by %s now, and the saved state is of another optimizer; "
+                    "give it its old one, or begin anew with --fresh or another output_dir" JOB_WEIGHTS_ALONE,
+                    checkpoint_get_path(c), x->name, g->row->name);
+            }
+        }
+    }
+    return 0;
+}
+
 int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err)
 {
     struct checkpoint *c = NULL, *of = NULL; /* what is read, and the state */
@@ -471,6 +497,7 @@ int trainer_load(struct trainer *t, const char *path, struct job_changes *change
     of = snapshot ? of : c;
     const struct checkpoint_state *state = checkpoint_get_state(of);
     int rc = trainer_check_saved(t, state, checkpoint_get_path(of), changes, err);
+    rc = rc == 0 && !snapshot ? check_groups(t, c, changes, err) : rc;
     if (rc == 0) {
         rc = c != NULL ? read_all(t, c, snapshot ? SNAPSHOT : ALL, err) : fill_constants(t, err);
     }
@@ -480,8 +507,7 @@ int trainer_load(struct trainer *t, const char *path, struct job_changes *change
         trainer_set_config(t, state->model_config);
         t->saver.rewritten = state->horizon.of.micro_batch == 0;
         t->optimizer.steps = state->optimizer_steps;
-        int64_t moved = state->optimizer_steps + state->scaler.skipped;
-        t->run.blank_steps = state->step > moved ? state->step - moved : 0;
+        t->run.blank_steps = state->blank_steps;
         atomic_store(&t->world->page->step, t->run.step);
     }
     checkpoint_close(of != c ? of : NULL);

@@ -264,7 +264,9 @@ def test_bad_input(tmp_path):
 def test_full_disk_leaves_nothing(tmp_path):
     (tmp_path / "t").write_bytes(b"x" * 500000)
     _, err = dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "t", code=1, limit_bytes=300000)
-    assert "File too large" in err
+    assert "train-00000.bin: File too large; files may have 293 KiB here: raise the limit with ulimit -f" in err, err
+    _, err = dtdata("train-tokenizer", "-o", tmp_path / "k", __file__, code=1, limit_bytes=2000)
+    assert "File too large; files may have 2.0 KiB here" in err and not (tmp_path / "k").exists()
     assert os.listdir(tmp_path / "o") == []
 
 

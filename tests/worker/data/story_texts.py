@@ -105,7 +105,7 @@ def test_as_with_shards(tmp_path, place, ranks):
         assert len(made) == 1 and (made[0] / "train-00000.bin").read_bytes() == (out / "train-00000.bin").read_bytes()
         assert (made[0] / "train-00000.bin.json").read_text() == (out / "train-00000.bin.json").read_text()
     assert json.loads((tmp_path / "b" / "job.json").read_text())["data"]["train"] == str(place / "corpus")
-    assert len(os.listdir(tmp_path / "cache")) == 4, "two folders and their locks"
+    assert len(os.listdir(tmp_path / "cache")) == 2, "no lock stays behind"
     # the same texts, and so the same samples: a run goes on with either
     assert "tokenizes" not in train(by_text, tmp_path / "b", ranks, ["training.max_steps=8"]).err
     assert "tokenizes" not in train(by_text, tmp_path / "a", ranks, ["training.max_steps=8"]).err
@@ -181,7 +181,7 @@ def test_killed(tmp_path):
     (entry,) = entries(tmp_path)
     assert sorted(os.listdir(tmp_path / "cache" / entry)) == ["texts.json", "train-00000.bin", "train-00000.bin.json", "train-00001.bin", "train-00001.bin.json"]
     assert sum(os.path.getsize(x) - 1024 for x in (tmp_path / "cache" / entry).glob("*.bin")) == 2 * (os.path.getsize(source) + 1)
-    assert sorted(os.listdir(tmp_path / "cache")) == [entry, entry + ".lock"]
+    assert sorted(os.listdir(tmp_path / "cache")) == [entry]
     os.remove(tmp_path / "cache" / entry / "train-00001.bin")
     refused(str(job), "shards of it are missing; remove the folder, and it is made again")
 

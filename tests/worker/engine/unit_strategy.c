@@ -360,21 +360,33 @@ static void test_frozen(void **state)
     }
 }
 
-static void test_frozen_names(void **state)
+static void test_names_of_the_model(void **state)
 {
     (void)state;
-    static const char *const wrong[] = {"transformer.wte.wieght"}, *const all[] = {"*"};
-    const char *const *globs[] = {wrong, all};
+    static const char *const wrong[] = {"transformer.wte.wieght"}, *const all[] = {"*"},
+                             *const layers[] = {"*.h.0", "transformer.h.7"}, *const behind[] = {"*.wpe.*"};
+    const char *const *globs[] = {wrong, all, layers, behind};
     const char *const said[] = {"training.freeze: transformer.wte.wieght: no tensor has such a name; the nearest is "
                                 "transformer.wte.weight; * stands for any characters",
                                 "training.freeze: names all tensors: nothing is trained; name fewer, or use train "
-                                "--evaluate"};
-    for (int i = 0; i < 2; i++) {
+                                "--evaluate",
+                                "fsdp.wrap_layers: transformer.h.7: no layer has such a name; they are "
+                                "transformer.h.0 to transformer.h.1, and * stands for any characters",
+                                "optimizer.groups: group 1 (*.wpe.*): groups before it have all tensors that it names; "
+                                "put it before them"};
+    for (int i = 0; i < 4; i++) {
         struct job job;
         struct trainer t;
         struct dt_error err;
         ranks_job(&job);
-        job.training.freeze = (struct dt_strings){1, (const char **)(uintptr_t)globs[i]};
+        const struct dt_strings names = {i == 2 ? 2 : 1, globs[i]};
+        if (i == 3) {
+            job.optimizer.group_count = 2;
+            job.optimizer.groups[0] = (struct job_group){.params = {1, all}, .lr_scale = 1, .weight_decay = NAN};
+            job.optimizer.groups[1] = (struct job_group){.params = names, .lr_scale = 1, .weight_decay = NAN};
+        } else {
+            *(i == 2 ? &job.fsdp.wrap_layers : &job.training.freeze) = names;
+        }
         assert_int_equal(trainer_prepare(&t, &job, 0, 2, 2, DT_F32, 0, &err), -1);
         assert_string_equal(err.text, said[i]);
         trainer_close(&t);
@@ -665,7 +677,7 @@ int main(void)
         cmocka_unit_test(test_order_of_issue),
         cmocka_unit_test(test_live),
         cmocka_unit_test(test_frozen),
-        cmocka_unit_test(test_frozen_names),
+        cmocka_unit_test(test_names_of_the_model),
         cmocka_unit_test(test_what_travels),
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_bytes_bf16),

@@ -45,6 +45,7 @@ static const struct {
     {"unknown_keys.yaml", 1, "gpt2", NULL},
     {"block_strings.json", 2, "gpt2", NULL},
     {"recipe.yaml", 1, "gpt2", NULL},
+    {"recipe.yaml", 1, "gpt2", "data.val=y"},
     {"trainer_flags.yaml", 1, "gpt2", NULL},
     {"command_line.yaml", 1, "bert", "data.val=y"},
     {"twice.yaml", 1, "gpt2", NULL},

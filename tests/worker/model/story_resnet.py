@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import struct
+import subprocess
 
 import pytest
 
@@ -112,6 +113,32 @@ def test_same_bits_under_each_strategy(tmp_path):
     train(job, tmp_path / "half", 2, "training.strategy=full_shard", "training.sync_batch_norm=true", "training.max_steps=4")
     train(job, tmp_path / "half", 2, "training.strategy=zero2", "training.sync_batch_norm=true")
     assert len(losses) == 1 and hashes == {weights_hash(tmp_path / "half")}
+
+
+@pytest.mark.parametrize("case, sync", [("basic", "true"), ("bottleneck", "false")])
+def test_same_bits_at_each_level(tmp_path, case, sync):
+    """What backward computes again changes memory alone: running statistics move once, and no statistic is sent again."""
+    job = make_job(tmp_path, case, ranks=2, logging={"log_every_n_steps": 1, "timeline_steps": [1, 1]})
+    hashes, losses, buffers, sent = set(), set(), set(), set()
+    activations = {}
+    for level, layers in (("none", 1), ("selective", 1), ("mlp", 1), ("block", 2), ("block", 1)):
+        out = tmp_path / f"{level}-{layers}"
+        train(job, out, 2, f"training.sync_batch_norm={sync}", "training.strategy=full_shard",
+              "training.max_steps=3", "activation_checkpointing.enabled=true", f"activation_checkpointing.level={level}",
+              f"activation_checkpointing.checkpoint_every_n_layers={layers}")
+        hashes.add(weights_hash(out))
+        losses.add(tuple(m[k] for m in metrics(out) for k in ("loss", "val_loss") if k in m))
+        model = read(out / "model/model.safetensors")
+        buffers.add(tuple(model[n][2] for n in sorted(model) if "running" in n or "tracked" in n))
+        plan = subprocess.run([support.program("train"), str(out / "job.json"), "--plan", "--json", "--nproc", "2"], check=True,
+                              capture_output=True, text=True, cwd=support.ROOT)
+        activations[level, layers] = json.loads(plan.stdout.splitlines()[-1])["bytes"]["activations"]
+        with open(out / "timeline-rank-1.json") as f:
+            sent.add(sum(e.get("name") == "moments of batch norms" for e in json.load(f)["traceEvents"]))
+    assert len(hashes) == len(losses) == len(buffers) == len(sent) == 1
+    assert all(x == (3,) for x in next(iter(buffers)) if len(x) == 1 and isinstance(x[0], int))
+    sizes = list(activations.values())
+    assert sizes[0] > sizes[1] == sizes[2] > sizes[4] and sizes[1] > sizes[3] > sizes[4], activations
 
 
 def test_together_is_one_batch(tmp_path):

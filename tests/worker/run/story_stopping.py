@@ -119,7 +119,7 @@ def test_early_stopping(place, ranks, sets, patience, delta):
     assert saved_steps(out)[-1] == ends and (out / "model" / "config.json").exists()
     assert [x["step"] for x in events(out, "early_stopping")] == [ends]
     again = training.train(job, out, ranks=ranks, sets=more)  # it has ended
-    assert again.code == 0 and f"ended early at step {ends}" in again.err, again
+    assert again.code == 0 and f"ended early at step {ends} by early_stopping.patience; another value of it goes on" in again.err, again
     longer = training.train(job, out, ranks=ranks, sets=[*EVALUATED])  # nothing ends it now
     assert longer.code == 0 and training.metrics(out, "val_loss") == losses, longer
     assert training.hash_of(out) == training.hash_of(plain)
@@ -150,6 +150,11 @@ def test_thresholds_and_minimum(place):
         result = training.train(job, out, ranks=1, sets=[*stop, *more])
         assert result.code == 0 and saved_steps(out)[-1] == step, result
         assert f"step {reached}: early stopping: val_loss" in result.err and "better than early_stopping.stopping_threshold" in result.err
+    sets = [*EVALUATED, "early_stopping.monitor=val_loss", "early_stopping.patience=1000"]
+    again = training.train(job, folder / "reached", ranks=1, sets=[*sets, f"early_stopping.stopping_threshold={goal!r}"])
+    assert again.code == 0 and f"ended early at step {reached} by early_stopping.stopping_threshold" in again.err, again
+    again = training.train(job, folder / "reached", ranks=1, sets=[*sets, "early_stopping.stopping_threshold=0.001"])  # a goal that is not reached yet
+    assert again.code == 0 and saved_steps(folder / "reached")[-1] == STEPS, again
     out = folder / "diverged"
     result = training.train(job, out, ranks=1, sets=[*EVALUATED, "early_stopping.monitor=val_loss", "early_stopping.divergence_threshold=0.01"])
     assert result.code == 0 and saved_steps(out)[-1] == 5 and "worse than early_stopping.divergence_threshold" in result.err, result
@@ -181,7 +186,7 @@ def test_max_time(place):
     assert list(training.metrics(out, "val_loss")) == [step] and (out / "model").exists()
     assert 2 <= manifest(out, step)["trained_s"] < 60
     again = training.train(job, out, ranks=3, sets=sets)
-    assert again.code == 0 and f"ended early at step {step}" in again.err, again
+    assert again.code == 0 and f"ended early at step {step} by training.max_time" in again.err, again
     more = training.train(job, out, ranks=3, sets=[*sets[:1], f"training.max_steps={step + 3}", "training.max_time=1:00:00"])
     assert more.code == 0 and saved_steps(out)[-1] == step + 3, more
 
@@ -223,6 +228,10 @@ def test_a_trial(place):
     """fast_dev_run: steps and an evaluation, and nothing is written or read."""
     folder, job = place
     out = folder / "trial"
+    for said, steps in (("true", 1), ("false", None)):
+        p = subprocess.run([support.program("train"), job, "--plan", "--set", f"training.fast_dev_run={said}", "--set", "training.max_time=90"],
+                           capture_output=True, text=True)
+        assert p.returncode == 0 and f"\nsteps      {steps or STEPS} of " in p.stdout, p
     result = training.train(job, out, ranks=2, sets=["training.fast_dev_run=2", "checkpointing.save_top_k=1"], restarts=None)
     assert result.code == 0 and "step 2/2" in result.err and "val loss" in result.err, result
     assert not (out / "checkpoints").exists() and not (out / "model").exists() and not (out / "metrics.jsonl").exists(), os.listdir(out)
@@ -253,6 +262,8 @@ def _plain(place):
     (["checkpointing.load_best_model_at_end=true"], "no best checkpoint is kept"),
     (["training.max_time=1h"], "training.max_time: 1h is no time"),
     (["training.max_time=0:0"], "is no time"),
+    (["training.max_time=1.5"], "training.max_time: 1.5 is no time; write \"DD:HH:MM:SS\", or fewer numbers of its end"),
+    (["training.fast_dev_run=-1"], "training.fast_dev_run: is -1; give a whole number from 0"),
     (["training.max_time=1:2:3:4:5"], "is no time"),
     (["training.eval_every_n_epochs=1"], "training.eval_every_n_steps says the same"),
 ])

@@ -24,7 +24,7 @@
 #define FILE_BYTES_MAX ((int64_t)1 << 31)
 /* A folder of at most so many bytes is read through when it is opened. */
 #define READ_THROUGH_BYTES ((int64_t)1 << 30)
-enum { SAID_MAX = 20 /* damaged images that one rank names */, NO_TARGET = -100 };
+enum { SAID_MAX = 20 /* damaged images that one rank names */, CLASSES_SAID = 20, NO_TARGET = -100 };
 
 struct work { /* memory of one call of `read` */
     struct image image, rows, resized;
@@ -49,9 +49,10 @@ struct images {
     struct dt_error first_bad;
     struct transforms transforms;
     bool skips;
-    atomic_llong skipped; /* found later, by this rank */
-    int pixels, labels;   /* fields of the layout */
-    pthread_mutex_t lock; /* of `idle` */
+    atomic_llong skipped;     /* found later, by this rank */
+    atomic_llong *skipped_of; /* of these, per class of the folder */
+    int pixels, labels;       /* fields of the layout */
+    pthread_mutex_t lock;     /* of `idle` */
     struct work *idle;
 };
 
@@ -83,6 +84,36 @@ static void free_work(struct work *w)
     free(w);
 }
 
+/* Damaged images of a class: found when the folder was opened, or later. */
+static long long bad_of(const struct images *im, int class)
+{
+    const struct folder_class *of = &im->folder.classes[class];
+    long long count = 0;
+    for (int64_t i = of->first; i < of->first + of->count; i++) {
+        count += im->bad[i];
+    }
+    return count;
+}
+
+static long long skipped_of(const struct images *im, int class)
+{
+    return im->skipped_of[class];
+}
+
+/* "3 of cat, 1 of dog": the classes that have such images. */
+static void list_classes(const struct images *im, long long (*of)(const struct images *im, int class),
+                         struct dt_text *out)
+{
+    dt_text_init(out);
+    struct dt_list list = {.text = out, .most = CLASSES_SAID};
+    for (int c = 0; c < im->folder.class_count; c++) {
+        long long count = of(im, c);
+        if (count > 0) {
+            dt_list_add(&list, "%lld of %s", count, im->folder.classes[c].name);
+        }
+    }
+}
+
 static void close_images(struct data_source *s)
 {
     struct images *im = s->state;
@@ -90,7 +121,11 @@ static void close_images(struct data_source *s)
         return;
     }
     if (im->skipped > 0) {
-        dt_log(DT_LOG_WARN, "data", "%lld damaged images were skipped by this rank", (long long)im->skipped);
+        struct dt_text classes;
+        list_classes(im, skipped_of, &classes);
+        dt_log(DT_LOG_WARN, "data", "%lld damaged images were skipped by this rank (%s)", (long long)im->skipped,
+               dt_text_str(&classes));
+        dt_text_clear(&classes);
     }
     while (im->idle != NULL) {
         struct work *w = im->idle;
@@ -107,6 +142,7 @@ static void close_images(struct data_source *s)
     free(im->sizes);
     free(im->classes);
     free(im->bad);
+    free(im->skipped_of);
     free(im);
     s->state = NULL;
 }
@@ -305,6 +341,7 @@ static int open_classes(struct data_source *s, struct images *im, const char *ro
     int classes = im->folder.class_count;
     size_t count = (size_t)im->folder.count;
     im->bad = dt_alloc(count * sizeof *im->bad);
+    im->skipped_of = dt_alloc((size_t)classes * sizeof *im->skipped_of);
     im->sizes = bytes <= READ_THROUGH_BYTES ? dt_alloc(count * sizeof *im->sizes) : NULL;
     im->classes = dt_alloc((size_t)classes * sizeof *im->classes);
     struct work *w = take_work(im);
@@ -370,8 +407,11 @@ static int prepare(struct data_source *s, const struct job *job, bool training, 
                        im->skips ? "there is no other" : "remove it, or set data.on_bad_image to \"skip\"");
     }
     if (im->bad_count > 0) {
-        dt_log(DT_LOG_WARN, "data", "%" PRId64 " of %" PRId64 " images are skipped; the first: %s", im->bad_count,
-               im->folder.count, im->first_bad.text);
+        struct dt_text classes;
+        list_classes(im, bad_of, &classes);
+        dt_log(DT_LOG_WARN, "data", "%" PRId64 " of %" PRId64 " images are skipped (%s); the first: %s", im->bad_count,
+               im->folder.count, dt_text_str(&classes), im->first_bad.text);
+        dt_text_clear(&classes);
     }
     return check_sizes(im, err);
 }
@@ -420,6 +460,7 @@ static void note_bad(struct images *im, int64_t i, const struct dt_error *err)
 {
     if (!atomic_exchange(&im->bad[i], true)) {
         long long before = atomic_fetch_add(&im->skipped, 1);
+        atomic_fetch_add(&im->skipped_of[folder_class_of(&im->folder, i)], 1);
         if (before < SAID_MAX) {
             dt_log(DT_LOG_WARN, "data", "skipped: %s%s", err->text,
                    before == SAID_MAX - 1 ? "; further ones are only counted" : "");

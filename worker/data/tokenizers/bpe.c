@@ -80,12 +80,16 @@ static inline void rank_pair(const struct bpe *b, struct short_piece *p, int at)
 static void merge_short(const struct bpe *b, struct short_piece *p)
 {
     for (;;) {
+        int32_t least = NO_RANK;
         int best = 0;
-        for (int i = 1; i + 1 < p->count; i++) {
-            best = p->ranks[i] < p->ranks[best] ? i : best;
+        for (int i = 0; i + 1 < p->count; i++) {
+            least = p->ranks[i] < least ? p->ranks[i] : least;
         }
-        if (p->count < 2 || p->ranks[best] == NO_RANK) {
+        if (least == NO_RANK) {
             return;
+        }
+        while (p->ranks[best] != least) {
+            best++;
         }
         p->ids[best] = p->merged[best];
         size_t behind = (size_t)(p->count - best - 2) * sizeof *p->ids;

@@ -37,7 +37,6 @@ struct tokenizer_scratch *tokenizer_scratch_open(const struct tokenizer *t)
     struct tokenizer_scratch *s = dt_alloc(sizeof *s);
     s->tokenizer = t;
     s->model = t->ops->scratch_open != NULL ? t->ops->scratch_open(t->model) : NULL;
-    s->cache = piece_cache_open();
     return s;
 }
 
@@ -59,20 +58,40 @@ void tokenizer_scratch_close(struct tokenizer_scratch *s)
     free(s);
 }
 
-static inline int encode_piece(const struct tokenizer *t, struct tokenizer_scratch *s, const char *piece, size_t size,
-                               struct token_ids *out, struct dt_error *err)
+static void reserve_ids(struct token_ids *l, size_t more)
 {
-    struct piece_slot *slot = piece_cache_find(s->cache, piece, size);
-    if (slot != NULL && piece_slot_get(slot, out)) {
-        return 0;
+    if (l->capacity - l->count < more) {
+        l->capacity = l->count + more > 2 * l->capacity ? l->count + more : 2 * l->capacity;
+        l->ids = dt_realloc(l->ids, l->capacity * sizeof *l->ids);
     }
-    size_t before = out->count;
-    int rc = t->bytes ? bpe_encode_bytes(t->model, s->model, piece, size, out, err)
-                      : t->ops->encode(t->model, s->model, piece, size, out, err);
-    if (rc == 0 && slot != NULL) {
-        piece_slot_set(slot, out->ids + before, out->count - before);
+}
+
+/* At most PIECE_CACHE_GROUP pieces of a text. */
+static int encode_pieces(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t size,
+                         const struct piece *pieces, size_t count, struct token_ids *out, struct dt_error *err)
+{
+    const size_t room = PIECE_CACHE_GROUP * PIECE_IDS_MOST;
+    struct piece_key keys[PIECE_CACHE_GROUP];
+    if (s->cache == NULL) {
+        s->cache = piece_cache_open();
     }
-    return rc;
+    piece_cache_keys(s->cache, text, size, pieces, count, keys);
+    reserve_ids(out, room);
+    for (size_t i = 0; i < count; i++) {
+        if (piece_slot_get(&keys[i], out)) {
+            continue;
+        }
+        const char *piece = text + pieces[i].begin;
+        size_t before = out->count;
+        int rc = t->bytes ? bpe_encode_bytes(t->model, s->model, piece, keys[i].size, out, err)
+                          : t->ops->encode(t->model, s->model, piece, keys[i].size, out, err);
+        if (rc != 0) {
+            return -1;
+        }
+        piece_slot_set(&keys[i], out->ids + before, out->count - before);
+        reserve_ids(out, room);
+    }
+    return 0;
 }
 
 /* Takes each piece; `out` is null where pieces are handed over. */
@@ -82,28 +101,43 @@ struct taker {
     void *context;
 };
 
+/* The pieces of a scanner, 64 at a time: a text needs no list of all of them. */
+static int take_scanned(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t size,
+                        const struct taker *k, struct dt_error *err)
+{
+    struct piece pieces[PIECE_CACHE_GROUP];
+    for (size_t at = 0; at < size;) {
+        size_t count = t->scan(text, size, at, pieces, PIECE_CACHE_GROUP);
+        if (k->out != NULL && encode_pieces(t, s, text, size, pieces, count, k->out, err) != 0) {
+            return -1;
+        }
+        for (size_t i = 0; i < count && k->out == NULL; i++) {
+            dt_text_reset(&s->spare);
+            byte_level_map(text + pieces[i].begin, pieces[i].end - pieces[i].begin, &s->spare);
+            k->each(k->context, s->spare.data, s->spare.size);
+        }
+        at = pieces[count - 1].end;
+    }
+    return 0;
+}
+
 static int take_pieces(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t size,
                        bool at_start, const struct taker *k, struct dt_error *err)
 {
-    if (t->scan != NULL && k->out != NULL) {
-        for (size_t at = 0; at < size;) {
-            size_t end = t->scan(text, size, at);
-            if (encode_piece(t, s, text + at, end - at, k->out, err) != 0) {
-                return -1;
-            }
-            at = end;
-        }
-        return 0;
+    if (t->scan != NULL && (t->bytes || k->out == NULL)) {
+        return take_scanned(t, s, text, size, k, err);
     }
     struct pre_tokens *w = &s->pre_tokens;
     if (pretokenizer_apply(t->pretokenizer, w, text, size, at_start, t->bytes && k->out != NULL, err) != 0) {
         return -1;
     }
-    for (size_t i = 0; i < w->pieces.count; i++) {
-        struct piece p = w->pieces.at[i];
-        if (k->out == NULL) {
-            k->each(k->context, w->text + p.begin, p.end - p.begin);
-        } else if (encode_piece(t, s, w->text + p.begin, p.end - p.begin, k->out, err) != 0) {
+    const struct piece *pieces = w->pieces.at;
+    for (size_t i = 0; i < w->pieces.count && k->out == NULL; i++) {
+        k->each(k->context, w->text + pieces[i].begin, pieces[i].end - pieces[i].begin);
+    }
+    for (size_t i = 0; i < w->pieces.count && k->out != NULL; i += PIECE_CACHE_GROUP) {
+        size_t left = w->pieces.count - i, count = left < PIECE_CACHE_GROUP ? left : PIECE_CACHE_GROUP;
+        if (encode_pieces(t, s, w->text, w->size, pieces + i, count, k->out, err) != 0) {
             return -1;
         }
     }

@@ -50,18 +50,18 @@ void code_set_intersect(struct code_set *s, const struct code_set *other)
     }
 }
 
-/* Oniguruma counts these numbers among the characters of words. */
-static bool is_word(uint32_t c)
+/* Oniguruma counts some numbers among the characters of words, but not within brackets. */
+static bool is_word(uint32_t c, bool in_class)
 {
-    return character_is_word(c) || c == 0xb2 || c == 0xb3 || c == 0xb9 || (c >= 0xbc && c <= 0xbe);
+    return character_is_word(c) || (!in_class && (c == 0xb2 || c == 0xb3 || c == 0xb9 || (c >= 0xbc && c <= 0xbe)));
 }
 
-void code_set_add_escape(struct code_set *s, char letter, bool negated)
+void code_set_add_escape(struct code_set *s, char letter, bool negated, bool in_class)
 {
     for (uint32_t c = 0; c < CHARACTERS; c++) {
         bool in = letter == 's'   ? (character_flags(c) & IS_SPACE) != 0
                   : letter == 'd' ? character_table[c] == UTF8PROC_CATEGORY_ND
-                                  : is_word(c);
+                                  : is_word(c, in_class);
         if (in != negated) {
             add(s, c);
         }

@@ -14,8 +14,8 @@ struct code_set {
 void code_set_open(struct code_set *s); /* empty */
 void code_set_close(struct code_set *s);
 void code_set_add(struct code_set *s, uint32_t first, uint32_t last);
-/* Adds the characters of \s, \d or \w (letter), or all others (`negated`). */
-void code_set_add_escape(struct code_set *s, char letter, bool negated);
+/* Adds the characters of \s, \d or \w (letter), or all others (`negated`). in_class: it stands in brackets. */
+void code_set_add_escape(struct code_set *s, char letter, bool negated, bool in_class);
 /* The same for \p{name}. False: the name is not known. */
 bool code_set_add_property(struct code_set *s, const char *name, size_t size, bool negated);
 /* Adds the characters of another set, or all others (`negated`). */

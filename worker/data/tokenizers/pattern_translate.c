@@ -109,11 +109,11 @@ static int read_character(struct translator *t, char letter, uint32_t *code)
     return 1;
 }
 
-/* Adds the class of an escape to a set: 1. 0: it is another escape. */
-static int add_class(struct translator *t, char letter, struct code_set *s)
+/* Adds the class of an escape, which may stand in brackets, to a set: 1. 0: it is another escape. */
+static int add_class(struct translator *t, char letter, struct code_set *s, bool in_class)
 {
     if (letter != 0 && strchr("sSdDwW", letter) != NULL) {
-        code_set_add_escape(s, (char)(letter | 32), letter < 'a');
+        code_set_add_escape(s, (char)(letter | 32), letter < 'a', in_class);
         return 1;
     }
     if (letter == 'p' || letter == 'P') {
@@ -129,7 +129,7 @@ static void write_boundary(struct translator *t, bool negated)
     struct dt_text set;
     dt_text_init(&set);
     code_set_open(&words);
-    code_set_add_escape(&words, 'w', false);
+    code_set_add_escape(&words, 'w', false, false);
     code_set_write(&words, false, &set);
     t->atom = t->out->size;
     const char *w = dt_text_str(&set);
@@ -164,7 +164,7 @@ static int translate_escape(struct translator *t)
     }
     struct code_set s;
     code_set_open(&s);
-    rc = add_class(t, letter, &s);
+    rc = add_class(t, letter, &s, false);
     if (rc > 0) {
         t->atom = t->out->size;
         code_set_write(&s, false, t->out);
@@ -217,7 +217,7 @@ static int read_item(struct translator *t, struct code_set *s, uint32_t *code)
     if (rc != 0) {
         return rc;
     }
-    rc = add_class(t, letter, s);
+    rc = add_class(t, letter, s, true);
     return rc > 0 ? 2 : rc < 0 ? -1 : refuse(t, begin, 2, "this escape is not supported in a class");
 }
 

@@ -1,19 +1,11 @@
-/* The ids of pieces that a thread met before. A piece has one place; another one that belongs there
- * takes it. Most words of a text are repeated, so a small table spares most of the work. */
-#include "worker/data/tokenizers/own.h"
+/* See the header. */
+#include "worker/data/tokenizers/piece_cache.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-enum { SLOTS_LOG = 15, KEY_MOST = 24, IDS_MOST = 9 };
-
-/* One line of a processor's cache. */
-struct piece_slot {
-    uint64_t key[3];
-    uint16_t size;
-    int16_t count; /* 0: no ids */
-    int32_t ids[IDS_MOST];
-};
+enum { SLOTS_LOG = 16 };
 _Static_assert(sizeof(struct piece_slot) == 64, "a slot is one cache line");
 
 struct piece_cache {
@@ -22,10 +14,11 @@ struct piece_cache {
 
 struct piece_cache *piece_cache_open(void)
 {
-    struct piece_cache *c = aligned_alloc(64, sizeof *c);
+    struct piece_cache *c = aligned_alloc(sizeof *c, sizeof *c);
     if (c == NULL) {
         return dt_alloc(sizeof *c); /* which says that there is no memory */
     }
+    (void)madvise(c, sizeof *c, MADV_HUGEPAGE);
     memset(c, 0, sizeof *c);
     return c;
 }
@@ -35,60 +28,48 @@ void piece_cache_close(struct piece_cache *c)
     free(c);
 }
 
-static inline uint64_t load(const char *p, size_t n)
+/* Bytes of a piece, of which `room` can be read. */
+static inline void load_key(uint64_t word[3], const char *piece, size_t size, size_t room)
 {
-    uint64_t word = 0;
-    memcpy(&word, p, n);
-    return word;
-}
-
-/* Together with its size the key is the piece: parts of it may overlap. */
-static inline void load_key(uint64_t key[3], const char *p, size_t n)
-{
-    key[1] = key[2] = 0;
-    if (n >= 8) {
-        key[0] = load(p, 8);
-        key[1] = load(p + n - 8, 8);
-        key[2] = n > 16 ? load(p + 8, 8) : 0;
-    } else if (n >= 4) {
-        key[0] = load(p, 4) | load(p + n - 4, 4) << 32;
+    static const uint64_t masks[2 * PIECE_KEY_MOST / 8] = {UINT64_MAX, UINT64_MAX, UINT64_MAX};
+    uint64_t mask[3];
+    if (room >= sizeof mask) {
+        memcpy(word, piece, sizeof mask);
     } else {
-        key[0] = (uint64_t)(unsigned char)p[0] | (uint64_t)(unsigned char)p[n / 2] << 8 |
-                 (uint64_t)(unsigned char)p[n - 1] << 16;
+        memset(word, 0, sizeof mask);
+        memcpy(word, piece, size);
+    }
+    memcpy(mask, (const char *)masks + PIECE_KEY_MOST - size, sizeof mask);
+    for (int i = 0; i < 3; i++) {
+        word[i] &= mask[i];
     }
 }
 
-struct piece_slot *piece_cache_find(struct piece_cache *c, const char *piece, size_t size)
+void piece_cache_keys(const struct piece_cache *c, const char *text, size_t size, const struct piece *pieces,
+                      size_t count, struct piece_key *out)
 {
-    if (size > KEY_MOST || size == 0) {
-        return NULL;
+    for (size_t i = 0; i < count; i++) {
+        struct piece_key *k = &out[i];
+        k->size = pieces[i].end - pieces[i].begin;
+        k->slot = NULL;
+        if (k->size > PIECE_KEY_MOST) {
+            continue;
+        }
+        load_key(k->word, text + pieces[i].begin, k->size, size - pieces[i].begin);
+        uint64_t h = (k->word[0] ^ k->size << 56) * 0x9e3779b97f4a7c15u;
+        h ^= (k->word[1] * 0xbf58476d1ce4e5b9u) ^ (k->word[2] * 0x94d049bb133111ebu);
+        h = (h ^ h >> 32) * 0x9e3779b97f4a7c15u;
+        k->slot = (struct piece_slot *)&c->slots[h >> (64 - SLOTS_LOG)];
+        __builtin_prefetch(k->slot);
     }
-    uint64_t key[3];
-    load_key(key, piece, size);
-    uint64_t h = (key[0] ^ size << 56) * 0x9e3779b97f4a7c15u;
-    h = (h ^ h >> 32 ^ key[1]) * 0xbf58476d1ce4e5b9u;
-    h = (h ^ h >> 29 ^ key[2]) * 0x94d049bb133111ebu;
-    struct piece_slot *p = &c->slots[h >> (64 - SLOTS_LOG)];
-    if (p->size != size || p->key[0] != key[0] || p->key[1] != key[1] || p->key[2] != key[2]) {
-        memcpy(p->key, key, sizeof key);
-        p->size = (uint16_t)size;
-        p->count = 0;
-    }
-    return p;
 }
 
-bool piece_slot_get(const struct piece_slot *p, struct token_ids *out)
+void piece_slot_set(const struct piece_key *k, const int32_t *ids, size_t count)
 {
-    for (int i = 0; i < p->count; i++) {
-        token_ids_add(out, p->ids[i]);
-    }
-    return p->count > 0;
-}
-
-void piece_slot_set(struct piece_slot *p, const int32_t *ids, size_t count)
-{
-    if (count > 0 && count <= IDS_MOST) {
-        memcpy(p->ids, ids, count * sizeof *ids);
-        p->count = (int16_t)count;
+    if (k->slot != NULL && count > 0 && count <= PIECE_IDS_MOST) {
+        memcpy(k->slot->key, k->word, sizeof k->word);
+        k->slot->size = (uint16_t)k->size;
+        k->slot->count = (int16_t)count;
+        memcpy(k->slot->ids, ids, count * sizeof *ids);
     }
 }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS_MOST = 64 };
+enum { STEPS_MOST = 64, SCANNED = 64 };
 
 struct split_match {
     size_t begin, end;
@@ -80,10 +80,13 @@ static void split_by_scanner(const struct step *s, struct pre_tokens *w, struct 
 {
     const char *text = w->text + p.begin;
     size_t size = p.end - p.begin;
+    struct piece found[SCANNED];
     for (size_t at = 0; at < size;) {
-        size_t end = s->scan(text, size, at);
-        pieces_add(&w->spare, p.begin + at, p.begin + end);
-        at = end;
+        size_t count = s->scan(text, size, at, found, SCANNED);
+        for (size_t i = 0; i < count; i++) {
+            pieces_add(&w->spare, p.begin + found[i].begin, p.begin + found[i].end);
+        }
+        at = found[count - 1].end;
     }
 }
 

@@ -3,14 +3,29 @@
 #include "worker/data/tokenizers/scanners.h"
 #include "worker/data/tokenizers/characters.h"
 
+#include <endian.h>
 #include <string.h>
 
 const char scanner_gpt2_regex[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 enum { OTHER = 1 << 15 }; /* neither white space nor letter nor number */
 
+/* The flags of ASCII, close together. */
+static const uint16_t ascii_flags[128] = {
+    [0 ... 8] = OTHER,     [9 ... 13] = IS_SPACE,
+    [14 ... 31] = OTHER,   [' '] = IS_SPACE,
+    ['!' ... '/'] = OTHER, ['0' ... '9'] = IS_NUMBER,
+    [':' ... '@'] = OTHER, ['A' ... 'Z'] = IS_LETTER | IS_CAPITAL,
+    ['[' ... '`'] = OTHER, ['a' ... 'z'] = IS_LETTER | IS_SMALL,
+    ['{' ... 127] = OTHER,
+};
+
 static inline unsigned flags_at(const char *text, size_t at, size_t *n)
 {
+    if ((unsigned char)text[at] < 0x80) {
+        *n = 1;
+        return ascii_flags[(unsigned char)text[at]];
+    }
     unsigned flags = character_flags(utf8_read(text + at, n));
     return (flags & (IS_SPACE | IS_LETTER | IS_NUMBER)) == 0 ? flags | OTHER : flags;
 }
@@ -23,6 +38,41 @@ static inline size_t run(const char *text, size_t size, size_t at, unsigned want
         at += n;
     }
     return at;
+}
+
+#define EIGHT(byte) (0x0101010101010101u * (byte))
+
+/* The top bits of those of eight bytes that do not lie between two ASCII characters. */
+static inline uint64_t not_between(uint64_t bytes, unsigned first, unsigned last)
+{
+    uint64_t low = bytes & EIGHT(0x7f);
+    return (~(low + EIGHT(0x80 - first)) | (low + EIGHT(0x7f - last)) | bytes) & EIGHT(0x80u);
+}
+
+/* The same run, of letters or small letters: eight bytes at a time. fold: 0x20 takes capitals as small ones. */
+static inline size_t run_of_letters(const char *text, size_t size, size_t at, unsigned wanted, unsigned fold)
+{
+    size_t n;
+    while (size - at >= sizeof(uint64_t)) {
+        uint64_t bytes, others;
+        memcpy(&bytes, text + at, sizeof bytes);
+        others = not_between(le64toh(bytes) | EIGHT(fold), 'a', 'z');
+        if (others == 0) {
+            at += sizeof bytes;
+            continue;
+        }
+        at += (size_t)__builtin_ctzll(others) / 8;
+        if ((flags_at(text, at, &n) & wanted) == 0) {
+            return at;
+        }
+        at += n;
+    }
+    return run(text, size, at, wanted);
+}
+
+static inline size_t run_of_any_letters(const char *text, size_t size, size_t at)
+{
+    return run_of_letters(text, size, at, IS_LETTER, 0x20);
 }
 
 static inline bool is_line_end(char c)
@@ -77,7 +127,7 @@ static inline size_t scan_gpt2(const char *text, size_t size, size_t at, bool di
     }
     unsigned flags = flags_at(text, at, &n);
     if ((flags & IS_LETTER) != 0) {
-        return run(text, size, at + n, IS_LETTER);
+        return run_of_any_letters(text, size, at + n);
     }
     if ((flags & OTHER) != 0) {
         return run(text, size, at + n, OTHER);
@@ -93,15 +143,20 @@ static inline size_t scan_gpt2(const char *text, size_t size, size_t at, bool di
     return spaces(text, size, begin, end);
 }
 
-size_t scanner_gpt2(const char *text, size_t size, size_t at)
-{
-    return scan_gpt2(text, size, at, false);
-}
+/* The function of a scanner, from what gives the end of the piece at text[at]. */
+#define SCANNER(name, end_of_piece)                                                                                    \
+    size_t name(const char *text, size_t size, size_t at, struct piece *out, size_t most)                              \
+    {                                                                                                                  \
+        size_t count = 0;                                                                                              \
+        for (size_t end; count < most && at < size; at = end) {                                                        \
+            end = end_of_piece;                                                                                        \
+            out[count++] = (struct piece){at, end};                                                                    \
+        }                                                                                                              \
+        return count;                                                                                                  \
+    }
 
-size_t scanner_digits_gpt2(const char *text, size_t size, size_t at)
-{
-    return scan_gpt2(text, size, at, true);
-}
+SCANNER(scanner_gpt2, scan_gpt2(text, size, at, false))
+SCANNER(scanner_digits_gpt2, scan_gpt2(text, size, at, true))
 
 /* The alternatives from `\p{N}{1,most}` on, which begin with `flags`. slash: [\r\n/]* in the place of
  * [\r\n]*. */
@@ -141,28 +196,21 @@ static inline size_t scan_llama3(const char *text, size_t size, size_t at, int m
     }
     unsigned flags = flags_at(text, at, &n);
     if ((flags & IS_LETTER) != 0) {
-        return run(text, size, at + n, IS_LETTER);
+        return run_of_any_letters(text, size, at + n);
     }
     if ((flags & IS_NUMBER) == 0 && !is_line_end(text[at]) && at + n < size &&
         (flags_at(text, at + n, &m) & IS_LETTER) != 0) {
-        return run(text, size, at + n + m, IS_LETTER);
+        return run_of_any_letters(text, size, at + n + m);
     }
     return scan_rest(text, size, at, flags, n, most, false);
 }
 
-static size_t scanner_llama3(const char *text, size_t size, size_t at)
-{
-    return scan_llama3(text, size, at, 3);
-}
+static SCANNER(scanner_llama3, scan_llama3(text, size, at, 3)) static SCANNER(scanner_qwen2,
+                                                                              scan_llama3(text, size, at, 1))
 
-static size_t scanner_qwen2(const char *text, size_t size, size_t at)
-{
-    return scan_llama3(text, size, at, 1);
-}
-
-/* A word of o200k without what may stand before it: capitals (and characters without case), then small
+    /* A word of o200k without what may stand before it: capitals (and characters without case), then small
  * ones. Returns the end of `capitals* small+`, 0 if there is none; *capitals: the end of `capitals*`. */
-static inline size_t scan_word(const char *text, size_t size, size_t at, size_t *capitals)
+    static inline size_t scan_word(const char *text, size_t size, size_t at, size_t *capitals)
 {
     size_t n, last = 0;
     while (at < size) {
@@ -174,7 +222,7 @@ static inline size_t scan_word(const char *text, size_t size, size_t at, size_t 
         last = (flags & IS_SMALL) != 0 ? at : last; /* serves as a small one, too */
     }
     *capitals = at;
-    size_t end = run(text, size, at, IS_SMALL);
+    size_t end = run_of_letters(text, size, at, IS_SMALL, 0);
     return end > at ? end : last;
 }
 
@@ -183,7 +231,7 @@ static inline size_t with_contraction(const char *text, size_t size, size_t end)
     return end < size && text[end] == '\'' ? end + contraction(text, size, end, true) : end;
 }
 
-static size_t scanner_o200k(const char *text, size_t size, size_t at)
+static size_t scan_o200k(const char *text, size_t size, size_t at)
 {
     size_t n, capitals, capitals_behind = at, end, behind = 0;
     unsigned flags = flags_at(text, at, &n);
@@ -207,11 +255,13 @@ static size_t scanner_o200k(const char *text, size_t size, size_t at)
     return scan_rest(text, size, at, flags, n, 3, true);
 }
 
+static SCANNER(scanner_o200k, scan_o200k(text, size, at))
+
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define SPACES "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define CAPITALS "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define SMALL "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-static const struct {
+    static const struct {
     const char *regex;
     scanner_function *scan;
 } scanners[] = {

@@ -3,12 +3,12 @@
 #ifndef DT_WORKER_DATA_TOKENIZERS_SCANNERS_H
 #define DT_WORKER_DATA_TOKENIZERS_SCANNERS_H
 
-#include <stddef.h>
+#include "worker/data/tokenizers/parts.h"
 
-/* The end of the piece that begins at text[at]. text: valid UTF-8; at: less than size. Pieces cover the
- * whole text. A piece begins before a space behind anything but white space, and behind a single line
- * feed that stands between other characters. */
-typedef size_t scanner_function(const char *text, size_t size, size_t at);
+/* Gives the next pieces, from text[at] on; returns how many: 1 to `most`. text: valid UTF-8; at: less than
+ * size. Pieces cover the whole text. A piece begins before a space behind anything but white space, and
+ * behind a single line feed that stands between other characters. */
+typedef size_t scanner_function(const char *text, size_t size, size_t at, struct piece *out, size_t most);
 
 /* The scanner of a regular expression, as tokenizer.json spells it; null: there is none. */
 scanner_function *scanner_find(const char *regex);

@@ -94,7 +94,7 @@ static int open_parts(struct tokenizer *t, const cJSON *json, struct dt_error *e
         return dt_wrap(err, "padding");
     }
     t->bytes = t->ops == &token_model_bpe && pretokenizer_maps(t->pretokenizer) && bpe_takes_bytes(t->model);
-    t->scan = t->bytes ? pretokenizer_scanner(t->pretokenizer) : NULL;
+    t->scan = pretokenizer_scanner(t->pretokenizer);
     t->cuts = stream_cuts(t, member(json, "normalizer"));
     return 0;
 }
