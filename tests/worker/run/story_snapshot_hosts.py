@@ -171,6 +171,7 @@ def test_killed_while_they_go_on(place, plain):
     jobs = [start(place, out, port, 2, local, "zero2", sets) for local in (2, 1)]
     at = 20
     for _ in range(3):
+        training.worker_at(jobs, at)
         before = workers(jobs)
         at = kill_at(jobs, at, rng) + 8  # a job that comes no further is ended after a third time
         support.wait_until(lambda: len(now := workers(jobs)) == 3 and not set(now) & set(before), "the next round")
