@@ -543,8 +543,8 @@ static const struct dt_field checkpointing_fields[] = {
      &boolean},
     {"save_timeout", "600", "seconds a save may take; 0: any", AT(save_timeout_s), &seconds},
     {"snapshot_every_n_steps", "0",
-     "steps between copies of the state in host memory, from which a job on one host goes on when a worker dies; "
-     "0: none",
+     "steps between copies of the state in host memory, from which the job goes on when a worker dies; 0: "
+     "none",
      AT(snapshot_every_n_steps), &steps},
     {"save_top_k", "0", "the best checkpoints to keep beside the newest; an evaluation that is one of them saves",
      AT(save_top_k), &top_checkpoints},
