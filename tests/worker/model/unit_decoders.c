@@ -1,4 +1,4 @@
-/* covers: worker/model/models/decoders.c worker/model/models/decoders_chain.c worker/model/models/family_keys.c worker/model/blocks/decoder_layer.c worker/model/blocks/linear.c worker/model/blocks/rope.c worker/model/blocks/packed.c */
+/* covers: worker/model/models/decoders.c worker/model/models/decoders_chain.c worker/model/models/family_keys.c worker/model/models/rope_section.c worker/model/blocks/decoder_layer.c worker/model/blocks/linear.c worker/model/blocks/rope.c worker/model/blocks/packed.c */
 /* Llama and the families near it against Transformers: losses, norms, gradients and weights of small
  * models with every switch on, from their folders as save_pretrained writes them, at every level of
  * recomputation; the spellings of config.json; what is refused. */
@@ -131,11 +131,137 @@ static void refuses(const char *family, const char *config, const char *cause)
     cJSON_Delete(json);
 }
 
+/* What two spellings of one setting in one file mean, as Transformers 5.24 reads them. */
+static void test_mixed_spellings(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *given, *same_as;
+    } rows[] = {
+        {"llama", /* rope_scaling wins as a whole; an empty one does not */
+         "{\"rope_theta\": 9, \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 300}, "
+         "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}",
+         "{\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2, \"rope_theta\": 9}}"},
+        {"llama", "{\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 300}, \"rope_scaling\": {}}",
+         "{\"rope_theta\": 300}"},
+        {"llama", /* the length beside the section wins */
+         "{\"original_max_position_embeddings\": 8, \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 4, "
+         "\"low_freq_factor\": 1, \"high_freq_factor\": 3, \"original_max_position_embeddings\": 32}}",
+         "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 4, \"low_freq_factor\": 1, "
+         "\"high_freq_factor\": 3, \"original_max_position_embeddings\": 8}}"},
+        {"llama", /* YaRN's null is the ratio of the lengths */
+         "{\"max_position_embeddings\": 64, \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": null, "
+         "\"original_max_position_embeddings\": 16}}",
+         "{\"max_position_embeddings\": 64, \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4, "
+         "\"original_max_position_embeddings\": 16}}"},
+        {"gemma3_text", /* members of rope_scaling join full_attention */
+         "{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\", \"rope_theta\": 300}}, "
+         "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 4}}",
+         "{\"rope_theta\": 300, \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 4}}"},
+        {"gemma3_text", /* what the library writes for itself does not count */
+         "{\"sliding_window_pattern\": 3, \"_sliding_window_pattern\": 2}", "{\"sliding_window_pattern\": 3}"},
+        {"gemma3_text", "{\"_sliding_window_pattern\": 3}", "{}"},
+        {"gemma3_text", "{\"rope_parameters\": {}}", "{}"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const struct model_ops *ops = model_find(rows[i].family);
+        struct model_sizes given, same;
+        struct dt_error err;
+        cJSON *a = cJSON_Parse(rows[i].given), *b = cJSON_Parse(rows[i].same_as);
+        assert_true(a != NULL && b != NULL);
+        assert_int_equal(model_read_config(ops, a, given.bytes, &err), 0);
+        assert_int_equal(model_read_config(ops, b, same.bytes, &err), 0);
+        for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {
+            if (!model_same(ops, f->key, given.bytes, same.bytes)) {
+                fail_msg("%s: %s: %s", rows[i].family, rows[i].given, f->key);
+            }
+        }
+        cJSON_Delete(a);
+        cJSON_Delete(b);
+    }
+}
+
+/* The config.json of a model that a job describes, as text without spaces. */
+static char *written(const char *family, const char *sizes_of)
+{
+    struct model_sizes sizes;
+    struct dt_error err;
+    struct dt_text text;
+    const struct model_ops *ops = model_find(family);
+    cJSON *json = cJSON_Parse(sizes_of), *back;
+    dt_text_init(&text);
+    assert_int_equal(model_read_config(ops, json, sizes.bytes, &err), 0);
+    model_write_config(ops, sizes.bytes, &text);
+    back = cJSON_Parse(dt_text_str(&text));
+    char *plain = cJSON_PrintUnformatted(back);
+    cJSON_Delete(json);
+    cJSON_Delete(back);
+    dt_text_clear(&text);
+    return plain;
+}
+
+/* layer_types makes the library's Mistral a Ministral, which needs a window; a Mistral with layers of both kinds
+ * is one. */
+static void test_layers_written(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *sizes;
+        bool listed;
+        const char *window;
+    } rows[] = {
+        {"mistral", "{\"num_hidden_layers\": 2, \"sliding_window\": null}", false, "\"sliding_window\":null"},
+        {"mistral", "{\"num_hidden_layers\": 2, \"sliding_window\": 8}", false, "\"sliding_window\":8"},
+        {"mistral", "{\"num_hidden_layers\": 1, \"sliding_window\": 8, \"layer_types\": [\"full_attention\"]}", false,
+         "\"sliding_window\":null"},
+        {"mistral",
+         "{\"num_hidden_layers\": 2, \"sliding_window\": 8, \"layer_types\": [\"full_attention\", "
+         "\"sliding_attention\"]}",
+         true, "\"sliding_window\":8"},
+        {"phi3", "{\"num_hidden_layers\": 2, \"sliding_window\": 8}", false, "\"sliding_window\":8"},
+        {"qwen2", "{\"num_hidden_layers\": 2}", true, "\"sliding_window\":4096"},
+        {"gemma2", "{\"num_hidden_layers\": 2}", true, "\"sliding_window\":4096"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char *config = written(rows[i].family, rows[i].sizes);
+        if ((strstr(config, "\"layer_types\"") != NULL) != rows[i].listed || strstr(config, rows[i].window) == NULL) {
+            fail_msg("%s %s: %s", rows[i].family, rows[i].sizes, config);
+        }
+        cJSON_free(config);
+    }
+}
+
 static void test_refused(void **state)
 {
     (void)state;
     refuses("llama", "{\"rope_scaling\": {\"rope_type\": \"longrope\"}}", "rope_type: is \"longrope\"; must be");
-    refuses("phi3", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}", "rope_type");
+    refuses("phi3", "{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}",
+            "rope_scaling: rope_type \"linear\" is not supported, only \"default\"; the nearest models");
+    refuses("phi3",
+            "{\"num_hidden_layers\": 2, \"sliding_window\": 8, \"layer_types\": [\"full_attention\", "
+            "\"sliding_attention\"]}",
+            "layers of both kinds");
+    refuses("llama", "{\"rope_parameters\": [1]}", "rope_parameters: is a list; must be an object");
+    refuses("llama", "{\"rope_parameters\": \"default\"}", "rope_parameters: is \"default\"; must be an object");
+    refuses("llama", "{\"rope_scaling\": \"linear\"}", "rope_scaling: is \"linear\"; must be an object");
+    refuses("llama", "{\"rope_scaling\": {\"type\": \"linear\"}}",
+            "rope_scaling: factor: missing, and rope_type \"linear\" needs it");
+    refuses("llama", "{\"rope_parameters\": {\"rope_type\": \"dynamic\", \"factor\": null}}",
+            "rope_parameters: factor: is null, and rope_type \"dynamic\"");
+    refuses("qwen3", "{\"rope_parameters\": {\"rope_type\": \"yarn\"}}", "rope_parameters: factor: missing");
+    refuses("qwen3", "{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": null}}", "factor: null stands for");
+    refuses("llama", "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"high_freq_factor\": 4}}",
+            "rope_scaling: low_freq_factor: missing");
+    refuses("llama", "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4}}",
+            "rope_scaling: high_freq_factor: missing");
+    refuses("llama", "{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}}",
+            "this model has one for all");
+    refuses("gemma3_text", "{\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 300}}",
+            "full_attention and sliding_attention");
+    refuses("gemma3_text", "{\"rope_parameters\": {\"full_attention\": 5}}", "rope_parameters: full_attention: is 5");
+    refuses("gemma3_text", "{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"linear\"}}}",
+            "rope_parameters: full_attention: factor: missing");
+    refuses("gemma3_text", "{\"rope_scaling\": {\"rope_type\": \"linear\"}}", "rope_scaling: factor: missing");
     refuses("llama", "{\"num_key_value_heads\": 5}", "num_key_value_heads 5");
     refuses("llama", "{\"hidden_size\": 100}", "num_attention_heads 32");
     refuses("llama", "{\"head_dim\": 5}", "head_dim");
@@ -152,10 +278,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_double),
-        cmocka_unit_test(test_float),
-        cmocka_unit_test(test_spellings),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_double),          cmocka_unit_test(test_float),          cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_mixed_spellings), cmocka_unit_test(test_layers_written), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

@@ -252,6 +252,13 @@ static void test_refused(void **state)
     check_refused("{\"model_type\":\"modernbert\",\"layer_types\":[\"full_attention\"]}", "lists 1 layers");
     check_refused("{\"model_type\":\"modernbert\",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"yarn\"}}}",
                   "full_attention: rope_type: \"yarn\"");
+    check_refused("{\"model_type\":\"modernbert\",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":300}}",
+                  "rope_parameters: this model has a section for each kind of layers");
+    check_refused("{\"model_type\":\"modernbert\",\"rope_parameters\":\"default\"}", "rope_parameters: is \"default\"");
+    check_refused("{\"model_type\":\"modernbert\",\"rope_parameters\":{\"sliding_attention\":[1]}}",
+                  "rope_parameters: sliding_attention: is a list");
+    check_refused("{\"model_type\":\"modernbert\",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
+                  "rope_scaling: only null");
 }
 
 /* Of published models with two classes. */

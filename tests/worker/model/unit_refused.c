@@ -50,7 +50,9 @@ static void test_golden(void **unused)
                     "nearest model that works is llama"},
         {"mixtral", "model_type: \"mixtral\" is not supported: it has a mixture of experts; the nearest model that "
                     "works is mistral"},
-        {"phi3_longrope", "rope_type: is \"longrope\"; must be one of: default, linear, llama3, yarn, dynamic"},
+        {"phi3_longrope",
+         "rope_parameters: rope_type \"longrope\" is not supported, only \"default\"; the nearest models "
+         "that work are the ones without it, such as Phi-3-mini-4k and Phi-4"},
         {"qwen3_moe", "model_type: \"qwen3_moe\" is not supported: it has a mixture of experts; the nearest model "
                       "that works is qwen3"},
         {"qwen3_next", "model_type: \"qwen3_next\" is not supported: it has linear attention and a mixture of "
@@ -143,7 +145,7 @@ static void test_supported_types(void **unused)
     check("{\"model_type\": \"roberta\", \"add_cross_attention\": true}", "add_cross_attention: only false");
     check("{\"model_type\": \"gpt2\", \"add_cross_attention\": true}", "add_cross_attention: only false");
     check("{\"model_type\": \"phi3\", \"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1]}}",
-          "rope_type: is \"su\"");
+          "rope_scaling: rope_type \"su\" is not supported, only \"default\"");
     check("{\"model_type\": \"llama\", \"rope_parameters\": {\"rope_type\": \"proportional\"}}",
           "rope_type: is \"proportional\"");
     check("{\"model_type\": \"qwen2\", \"rope_scaling\": {\"type\": \"default\", \"mrope_section\": [1, 1]}}",

@@ -5,6 +5,7 @@
 
 #include "worker/model/model.h"
 #include "worker/model/models/family_keys.h"
+#include "worker/model/models/rope_section.h"
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
@@ -252,6 +253,10 @@ static int check_layers(const struct decoder_family *f, const struct decoder *m,
                        m->layer_types.count, m->num_hidden_layers);
     }
     for (int64_t i = 0; i < m->num_hidden_layers; i++) {
+        if (f->one_kind && decoder_slides(f, m, i) != decoder_slides(f, m, 0)) {
+            return dt_fail(err, DT_INVALID,
+                           "layer_types: this model has no layers of both kinds; remove it, sliding_window is for all");
+        }
         if (decoder_slides(f, m, i) && decoder_window(f, m) <= 0) {
             return dt_fail(err, DT_INVALID, "layer %" PRId64 " has sliding_attention, and there is no window: %s", i,
                            f->window == WINDOW_LAST && !m->use_sliding_window ? "use_sliding_window is false"
@@ -304,37 +309,6 @@ static bool canonical_name(const char *file_name, char *out, size_t out_bytes)
     return true;
 }
 
-/* Copies a member of the rope section, if it has it, to the flat key. */
-static void lift(cJSON *config, const cJSON *section, const char *member, const char *key)
-{
-    const cJSON *value = cJSON_GetObjectItemCaseSensitive(section, member);
-    if (value != NULL && !cJSON_IsNull(value)) {
-        family_set(config, key, cJSON_Duplicate(value, true));
-    }
-}
-
-static void lift_rope(cJSON *config, const cJSON *section)
-{
-    static const char *const members[][2] = {
-        {"type", "rope_type"},
-        {"rope_type", "rope_type"},
-        {"rope_theta", "rope_theta"},
-        {"factor", "rope_factor"},
-        {"low_freq_factor", "rope_low_freq_factor"},
-        {"high_freq_factor", "rope_high_freq_factor"},
-        {"original_max_position_embeddings", "rope_original_max_position_embeddings"},
-        {"beta_fast", "rope_beta_fast"},
-        {"beta_slow", "rope_beta_slow"},
-        {"attention_factor", "rope_attention_factor"},
-        {"mscale", "rope_mscale"},
-        {"mscale_all_dim", "rope_mscale_all_dim"},
-        {"truncate", "rope_truncate"},
-        {"partial_rotary_factor", "partial_rotary_factor"}};
-    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
-        lift(config, section, members[i][0], members[i][1]);
-    }
-}
-
 /* Null switches a window or a cap off, where a missing key means the default. */
 static void null_is_0(cJSON *config)
 {
@@ -346,66 +320,10 @@ static void null_is_0(cJSON *config)
     }
 }
 
-/* rope_parameters (since Transformers 5, of one kind of layers or of two) wins over rope_scaling. */
-static int flatten_config(cJSON *config, struct dt_error *err)
+static int flatten_config(const struct decoder_family *f, cJSON *config, struct dt_error *err)
 {
-    const cJSON *now = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters"),
-                *full = cJSON_GetObjectItemCaseSensitive(now, "full_attention"),
-                *local = cJSON_GetObjectItemCaseSensitive(now, "sliding_attention"),
-                *kind = cJSON_GetObjectItemCaseSensitive(local, "rope_type");
-    lift(config, config, "_sliding_window_pattern", "sliding_window_pattern");
-    lift(config, config, "original_max_position_embeddings", "rope_original_max_position_embeddings");
-    lift_rope(config, full != NULL          ? full
-                      : cJSON_IsObject(now) ? now
-                                            : cJSON_GetObjectItemCaseSensitive(config, "rope_scaling"));
-    lift(config, local, "rope_theta", "rope_local_base_freq");
     null_is_0(config);
-    if (cJSON_IsString(kind) && strcmp(kind->valuestring, "default") != 0) {
-        return dt_fail(err, DT_INVALID, "rope_parameters: sliding_attention: only rope_type \"default\" is supported");
-    }
-    return 0;
-}
-
-/* Appends "key": number, of a rope section. */
-static void put_number(struct dt_text *out, const char *key, double value)
-{
-    dt_text_printf(out, ",\n    \"%s\": %.17g%s", key, value, value == floor(value) && fabs(value) < 1e15 ? ".0" : "");
-}
-
-static char *rope_section(const struct decoder *m)
-{
-    static const char *const names[] = {"default", "linear", "llama3", "yarn", "dynamic"};
-    struct dt_text out;
-    dt_text_init(&out);
-    dt_text_printf(&out, "{\n    \"rope_type\": \"%s\"", names[m->rope_type]);
-    put_number(&out, "rope_theta", m->rope_theta);
-    if (m->rope_type != ROPE_DEFAULT) {
-        put_number(&out, "factor", m->rope_factor);
-    }
-    if (m->rope_type == ROPE_LLAMA3) {
-        put_number(&out, "low_freq_factor", m->rope_low_freq_factor);
-        put_number(&out, "high_freq_factor", m->rope_high_freq_factor);
-    }
-    if (m->rope_original_max_position_embeddings > 0) {
-        dt_text_printf(&out, ",\n    \"original_max_position_embeddings\": %" PRId64,
-                       m->rope_original_max_position_embeddings);
-    }
-    if (m->rope_type == ROPE_YARN) {
-        put_number(&out, "beta_fast", m->rope_beta_fast);
-        put_number(&out, "beta_slow", m->rope_beta_slow);
-        dt_text_printf(&out, ",\n    \"truncate\": %s", m->rope_truncate ? "true" : "false");
-        const char *const keys[] = {"attention_factor", "mscale", "mscale_all_dim"};
-        const double values[] = {m->rope_attention_factor, m->rope_mscale, m->rope_mscale_all_dim};
-        for (int i = 0; i < 3; i++) {
-            if (values[i] != 0) {
-                put_number(&out, keys[i], values[i]);
-            }
-        }
-    }
-    dt_text_puts(&out, "\n  }");
-    char *section = dt_strdup(dt_text_str(&out));
-    dt_text_clear(&out);
-    return section;
+    return rope_flatten(f, config, err);
 }
 
 /* A number, or null for 0. Transformers refuses a whole number for a key that it declares as a float,
@@ -418,19 +336,26 @@ static void put_or_null(void (*put)(void *to, const char *key, const char *json)
     put(to, key, x != 0 ? text : "null");
 }
 
+/* A model whose layers are all of one kind has no list of them in the library: there, a Mistral with one
+ * is the class Ministral, which needs a window. */
 static void put_layers(const struct decoder_family *f, const struct decoder *m,
                        void (*put)(void *to, const char *key, const char *json), void *to)
 {
     struct dt_text list;
+    int64_t sliding = 0;
     dt_text_init(&list);
     for (int64_t i = 0; i < m->num_hidden_layers; i++) {
-        dt_text_printf(&list, "%s\n    \"%s_attention\"", i > 0 ? "," : "[",
-                       decoder_slides(f, m, i) ? "sliding" : "full");
+        bool slides = decoder_slides(f, m, i);
+        sliding += slides;
+        dt_text_printf(&list, "%s\n    \"%s_attention\"", i > 0 ? "," : "[", slides ? "sliding" : "full");
     }
     dt_text_puts(&list, "\n  ]");
-    put(to, "layer_types", dt_text_str(&list));
+    bool one_kind = f->window == WINDOW_ALL && (sliding == 0 || sliding == m->num_hidden_layers);
+    if (!one_kind) {
+        put(to, "layer_types", dt_text_str(&list));
+    }
     dt_text_clear(&list);
-    put_or_null(put, to, "sliding_window", (double)m->sliding_window, true);
+    put_or_null(put, to, "sliding_window", one_kind && sliding == 0 ? 0 : (double)m->sliding_window, true);
 }
 
 static void put_config(const struct decoder_family *f, const void *sizes,
@@ -453,7 +378,7 @@ static void put_config(const struct decoder_family *f, const void *sizes,
         dt_text_printf(&both,
                        "{\n    \"full_attention\": %s,\n    \"sliding_attention\": {\n    \"rope_type\": \"default\"",
                        section);
-        put_number(&both, "rope_theta", m->rope_local_base_freq);
+        rope_put_number(&both, "rope_theta", m->rope_local_base_freq);
         dt_text_puts(&both, "\n  }\n  }");
         put(to, "rope_parameters", dt_text_str(&both));
         dt_text_clear(&both);
@@ -490,6 +415,10 @@ static void put_config(const struct decoder_family *f, const void *sizes,
     {                                                                                                                  \
         return check(&model##_family, sizes, key, err);                                                                \
     }                                                                                                                  \
+    static int model##_flatten(cJSON *config, struct dt_error *err)                                                    \
+    {                                                                                                                  \
+        return flatten_config(&model##_family, config, err);                                                           \
+    }                                                                                                                  \
     static void model##_settle(void *sizes)                                                                            \
     {                                                                                                                  \
         settle(&model##_family, sizes);                                                                                \
@@ -518,7 +447,7 @@ static void put_config(const struct decoder_family *f, const void *sizes,
                                             .flops = decoder_flops,                                                    \
                                             .canonical_name = canonical_name,                                          \
                                             .tied = TIED,                                                              \
-                                            .flatten_config = flatten_config,                                          \
+                                            .flatten_config = model##_flatten,                                         \
                                             .put_config = model##_put};
 
 FAMILY(llama, "LlamaForCausalLM", .biased = true)
@@ -530,6 +459,6 @@ FAMILY(gemma2, "Gemma2ForCausalLM", .biased = true, .norms = NORM_BOTH, .weight_
 FAMILY(gemma3_text, "Gemma3ForCausalLM", .biased = true, .norms = NORM_BOTH, .qk_norm = QK_NORM_HEADS,
        .weight_offset = 1, .head_dim = 256, .window = WINDOW_PATTERN, .local_rope = true, .scaled_embedding = true)
 FAMILY(smollm3, "SmolLM3ForCausalLM", .biased = true, .window = WINDOW_NO_ROPE)
-FAMILY(phi3, "Phi3ForCausalLM", .fused = true, .window = WINDOW_ALL, .only_default_rope = true)
+FAMILY(phi3, "Phi3ForCausalLM", .fused = true, .one_kind = true, .window = WINDOW_ALL, .only_default_rope = true)
 FAMILY(olmo2, "Olmo2ForCausalLM", .biased = true, .norms = NORM_AFTER, .qk_norm = QK_NORM_ALL)
 FAMILY(granite, "GraniteForCausalLM", .biased = true)

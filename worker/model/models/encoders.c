@@ -4,6 +4,7 @@
  * config.json are read. */
 #include "worker/model/models/encoder_family.h"
 #include "worker/model/models/family_keys.h"
+#include "worker/model/models/rope_section.h"
 
 #include "worker/model/model.h"
 
@@ -260,20 +261,45 @@ static int check_config(const cJSON *config, struct dt_error *err)
                : 0;
 }
 
-/* rope_parameters (since Transformers 5) has one section for each kind of layers. */
-static int flatten_rope(cJSON *config, const char *kind, const char *key, struct dt_error *err)
+/* rope_parameters (since Transformers 5) has a section for each kind of layers. */
+static int flatten_rope(cJSON *config, const cJSON *sections, const char *kind, const char *key, struct dt_error *err)
 {
-    const cJSON *section =
-        cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(config, "rope_parameters"), kind);
+    const cJSON *section;
+    if (rope_open_section(sections, kind, &section, err) != 0) {
+        return dt_wrap(err, "rope_parameters");
+    }
     const cJSON *theta = cJSON_GetObjectItemCaseSensitive(section, "rope_theta");
     if (cJSON_IsNumber(theta)) {
         family_set(config, key, cJSON_Duplicate(theta, true));
     }
-    return refuse_other(section, "rope_type", "default", err) != 0 ? dt_wrap(err, "rope_parameters: %s", kind) : 0;
+    return refuse_other(section, "rope_type", "default", err) != 0 || refuse_other(section, "type", "default", err) != 0
+               ? dt_wrap(err, "rope_parameters: %s", kind)
+               : 0;
+}
+
+static int flatten_ropes(cJSON *config, struct dt_error *err)
+{
+    const cJSON *now, *old;
+    if (rope_open_section(config, "rope_parameters", &now, err) != 0 ||
+        rope_open_section(config, "rope_scaling", &old, err) != 0) {
+        return -1;
+    }
+    if (old != NULL) {
+        return dt_fail(err, DT_INVALID, "rope_scaling: only null is supported; rotary frequencies are not scaled here");
+    }
+    if (now != NULL && cJSON_GetObjectItemCaseSensitive(now, "full_attention") == NULL &&
+        cJSON_GetObjectItemCaseSensitive(now, "sliding_attention") == NULL) {
+        return dt_fail(err, DT_INVALID,
+                       "rope_parameters: this model has a section for each kind of layers, "
+                       "full_attention and sliding_attention; put the members there");
+    }
+    return flatten_rope(config, now, "full_attention", "global_rope_theta", err) != 0
+               ? -1
+               : flatten_rope(config, now, "sliding_attention", "local_rope_theta", err);
 }
 
 /* Classes are counted by their names; the class of the model says what gets them. */
-static int flatten_config(cJSON *config, struct dt_error *err)
+static int flatten_config(const struct encoder_family *f, cJSON *config, struct dt_error *err)
 {
     const cJSON *class = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(config, "architectures"), 0);
     family_count_labels(config);
@@ -282,9 +308,7 @@ static int flatten_config(cJSON *config, struct dt_error *err)
                cJSON_CreateString(dt_text_ends_with(name, "ForTokenClassification") ? "token_classification"
                                   : dt_text_ends_with(name, "ForMaskedLM")          ? "masked_lm"
                                                                                     : "sequence_classification"));
-    return flatten_rope(config, "full_attention", "global_rope_theta", err) != 0
-               ? -1
-               : flatten_rope(config, "sliding_attention", "local_rope_theta", err);
+    return f->modern ? flatten_ropes(config, err) : 0;
 }
 
 static const char *const problem_texts[] = {[PROBLEM_CLASS] = "\"single_label_classification\"",
@@ -423,6 +447,10 @@ static const struct encoder_family modernbert_family = {
     {                                                                                                                  \
         return encoder_build(&model##_family, c, err);                                                                 \
     }                                                                                                                  \
+    static int model##_flatten(cJSON *config, struct dt_error *err)                                                    \
+    {                                                                                                                  \
+        return flatten_config(&model##_family, config, err);                                                           \
+    }                                                                                                                  \
     static void model##_put(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to)     \
     {                                                                                                                  \
         put_config(&model##_family, sizes, put, to);                                                                   \
@@ -457,7 +485,7 @@ static const struct encoder_family modernbert_family = {
                                             .flops = encoder_flops,                                                    \
                                             .canonical_name = model##_name,                                            \
                                             .check_config = check_config,                                              \
-                                            .flatten_config = flatten_config,                                          \
+                                            .flatten_config = model##_flatten,                                         \
                                             .put_config = model##_put,                                                 \
                                             __VA_ARGS__};
 
