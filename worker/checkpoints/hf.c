@@ -133,14 +133,20 @@ static int compare_values(const struct source *a, const struct source *b, bool *
     return rc;
 }
 
-/* A tensor stored under two names (a tied head) must have the same values in both. */
+/* A tensor that is stored twice, under two names (a tied head) or in two files, must have the same values in
+ * both. Of two files, the library takes the last one, whatever the index says, so that no choice is right. */
 static int check_same(const struct source *a, const struct source *b, struct dt_error *err)
 {
     bool same;
     int rc = compare_values(a, b, &same, err);
-    return rc != 0 || same ? rc
-                           : dt_fail(err, DT_INVALID, "%s: tensor %s differs from %s: only tied heads are supported",
-                                     st_path(b->file), b->tensor->name, a->tensor->name);
+    if (rc != 0 || same) {
+        return rc;
+    }
+    return a->file != b->file && strcmp(a->tensor->name, b->tensor->name) == 0
+               ? dt_fail(err, DT_INVALID, "tensor %s is in %s and in %s, with other values; remove one of them",
+                         b->tensor->name, st_path(a->file), st_path(b->file))
+               : dt_fail(err, DT_INVALID, "%s: tensor %s differs from %s: only tied heads are supported",
+                         st_path(b->file), b->tensor->name, a->tensor->name);
 }
 
 /* ---- what does not fit ---- */

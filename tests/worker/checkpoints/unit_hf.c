@@ -329,6 +329,23 @@ static void test_shards(void **state)
         "{\"metadata\":{\"total_size\":1},\"weight_map\":{\"a\":\"model-00002-of-00002.safetensors\","
         "\"b\":\"model-00001-of-00002.safetensors\",\"c\":\"model-00002-of-00002.safetensors\"}}");
     assert_int_equal(read_back(dir, &c, false, &err), 0);
+    /* a tensor in two files, which must agree */
+    write_file(dir, "more.safetensors", &c, (struct edit){.first = 0, .end = 1});
+    static const char both[] = "{\"weight_map\":{\"a\":\"model-00002-of-00002.safetensors\","
+                               "\"b\":\"model-00001-of-00002.safetensors\",\"c\":\"more.safetensors\"}}";
+    put(dir, "model.safetensors.index.json", both);
+    assert_int_equal(read_back(dir, &c, false, &err), 0);
+    write_file(dir, "more.safetensors", &c,
+               (struct edit){
+                   .end = 1, .without = "transformer.wte.weight", .extra = "transformer.wte.weight", .extra_value = 7});
+    assert_int_equal(read_back(dir, &c, false, &err), -1);
+    char *cause = dt_format("tensor transformer.wte.weight is in %s/model-00001-of-00002.safetensors and in "
+                            "%s/more.safetensors, with other values",
+                            dir, dir);
+    if (strstr(err.text, cause) == NULL) {
+        fail_msg("no \"%s\" in: %s", cause, err.text);
+    }
+    free(cause);
     static const char *const broken[] = {"",
                                          "[]",
                                          "{}",
