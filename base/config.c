@@ -502,7 +502,9 @@ static bool read_field(struct dt_config *c, const char *section, const struct dt
             dt_text_puts(&t, known ? ", which is not there yet" : "");
             known = known || explain(field->rule, e->value, &t);
             if (field->rule->list != NULL) {
-                const char *nearest = known ? NULL : dt_value_nearest(field->rule, e->value, c->arena);
+                const char *word = known || field->rule->meant == NULL ? NULL : cJSON_GetStringValue(e->value),
+                           *nearest = word != NULL ? field->rule->meant(word) : NULL;
+                nearest = known || nearest != NULL ? nearest : dt_value_nearest(field->rule, e->value, c->arena);
                 dt_text_printf(&t, "; %s%s%ssee %s", nearest != NULL ? "did you mean " : "",
                                nearest != NULL ? nearest : "", nearest != NULL ? "? All of them: " : "",
                                field->rule->list);

@@ -105,6 +105,8 @@ struct dt_rule {
     const char *list;
     /* Appends why a choice that is not among `choices` cannot be, and returns true; may be null. */
     bool (*explain)(const char *word, struct dt_text *out);
+    /* The choice that a word means, where spelling alone does not find it; null, or a null answer: none. */
+    const char *(*meant)(const char *word);
     bool open; /* the file itself may register more choices, which are replaced before it is read */
     /* JSON null is allowed: strings become null; numbers, pairs and enums become `null_value`. Of
      * enums this is one of the choices, or their number. */

@@ -4,6 +4,7 @@
 #include "worker/job/job_fields.h"
 
 #include "worker/model/model.h"
+#include "worker/model/presets.h"
 #include "worker/model/refused.h"
 
 #include <stddef.h>
@@ -74,6 +75,7 @@ static const struct dt_rule deviations = {.type = DT_RULE_NUMBERS, .open_min = t
 static const struct dt_rule model_name = {.type = DT_RULE_CHOICE,
                                           .list = "train --list-models",
                                           .explain = refused_name,
+                                          .meant = preset_meant,
                                           .later = "gpt",
                                           .null = true,
                                           .choices = &"" MODELS(MODEL_NAME)

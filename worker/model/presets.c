@@ -4,6 +4,8 @@
 #include "worker/model/model.h"
 
 #include <cjson/cJSON.h>
+#include <ctype.h>
+#include <string.h>
 #include <strings.h>
 
 static const struct preset presets[] = {
@@ -25,6 +27,44 @@ const struct preset *preset_find(const char *name)
         }
     }
     return NULL;
+}
+
+static bool in_word(char c)
+{
+    return isalnum((unsigned char)c) || c == '.';
+}
+
+/* True if `part` stands in `name` in whole words. */
+static bool has_words(const char *name, const char *part)
+{
+    size_t size = strlen(part);
+    for (const char *at = name; (at = strcasestr(at, part)) != NULL; at++) {
+        if ((at == name || !in_word(at[-1])) && !in_word(at[size])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+const char *preset_meant(const char *name)
+{
+    /* published names that say less than ours */
+    static const char *const others[][2] = {
+        {"gpt2-medium", "gpt2-355m"},   {"gpt2-large", "gpt2-774m"},          {"gpt2-xl", "gpt2-1558m"},
+        {"gpt2-small", "gpt2-124m"},    {"Mistral-Nemo", "mistral-nemo-12b"}, {"OLMo-2-0425-1B", "olmo-2-1b"},
+        {"OLMo-2-1124-7B", "olmo-2-7b"}};
+    const char *owner = strrchr(name, '/'), *best = NULL;
+    name = owner != NULL ? owner + 1 : name;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        if (has_words(name, others[i][0])) {
+            return others[i][1];
+        }
+    }
+    for (int i = 0; i < PRESETS; i++) {
+        bool longer = best == NULL || strlen(presets[i].name) > strlen(best);
+        best = longer && has_words(name, presets[i].name) ? presets[i].name : best;
+    }
+    return best;
 }
 
 int preset_sizes(const struct preset *p, void *sizes, struct dt_error *err)
