@@ -486,8 +486,8 @@ static int choice_count(const struct dt_rule *rule)
 static bool is_null(const struct dt_rule *rule, const void *in)
 {
     switch (rule->type) {
-    case DT_RULE_INTEGER:
-        return rule->null && *(const int64_t *)in == rule->null_value;
+    case DT_RULE_INTEGER: /* a null that stands for one of the rule's own values is written as that value */
+        return rule->null && rule->null_value < rule->min && *(const int64_t *)in == rule->null_value;
     case DT_RULE_PAIR:
         return rule->null && ((const int64_t *)in)[0] == rule->null_value &&
                ((const int64_t *)in)[1] == rule->null_value;
@@ -508,7 +508,7 @@ static bool is_null(const struct dt_rule *rule, const void *in)
         return ((const struct dt_numbers *)in)->count == 0;
     case DT_RULE_INTEGERS:
         return rule->null && ((const struct dt_integers *)in)->count == 0;
-    case DT_RULE_NUMBER: /* a null that stands for one of the rule's own values is written as that value */
+    case DT_RULE_NUMBER:
         return rule->null && rule->null_value < rule->min && *(const double *)in == rule->null_value;
     case DT_RULE_ENUM:
         return rule->null && (*(const int *)in < 0 || *(const int *)in >= choice_count(rule));

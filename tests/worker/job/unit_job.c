@@ -720,6 +720,65 @@ static void test_load(void **state)
             "job.json:1:12: model.load: gone/config.json: No such file or directory\n");
 }
 
+/* Null is a value of a key, and not the preset's. */
+static void test_preset_nulls(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *null;
+        double as;
+    } rows[] = {{"olmo-2-1b", "pad_token_id", -1},
+                {"smollm3-3b", "pad_token_id", -1},
+                {"mistral-7b", "sliding_window", 0},
+                {"gemma-2-2b", "attn_logit_softcapping", 0},
+                {"gemma-2-2b", "final_logit_softcapping", 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct job job;
+        char text[256];
+        (void)snprintf(text, sizeof text, "{\"model\": {\"name\": \"%s\", \"%s\": null}, \"data\": {\"train\": \"x\"}}",
+                       rows[i].name, rows[i].null);
+        opened(&job, text, NULL);
+        const struct dt_field *f = job.model.ops->fields;
+        while (strcmp(f->key, rows[i].null) != 0) {
+            f++;
+        }
+        const char *at = job.model.sizes.bytes + f->offset;
+        double value = f->rule->type == DT_RULE_NUMBER ? *(const double *)(const void *)at
+                                                       : (double)*(const int64_t *)(const void *)at;
+        if (value != rows[i].as) {
+            fail_msg("%s: %s is %g", rows[i].name, rows[i].null, value);
+        }
+        char *whole = dt_strdup(job.text); /* what is saved reads back to the same */
+        job_close(&job);
+        opened(&job, whole, NULL);
+        assert_string_equal(job.text, whole);
+        free(whole);
+        job_close(&job);
+    }
+}
+
+/* Published names of models lead to the presets. */
+static void test_names_of_presets(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {{"gpt2-xl", "gpt2-1558m"},
+                                          {"openai-community/gpt2-medium", "gpt2-355m"},
+                                          {"bert-base-uncased", "bert-base"},
+                                          {"distilbert-base-multilingual-cased", "distilbert-base-multilingual"},
+                                          {"xlm-roberta-large", "roberta-large"},
+                                          {"meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b"},
+                                          {"HuggingFaceTB/SmolLM2-1.7B-Instruct", "smollm2-1.7b"},
+                                          {"lama", "llama"}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char text[256], message[512];
+        (void)snprintf(text, sizeof text, "{\"model\": {\"name\": \"%s\"}, \"data\": {\"train\": \"x\"}}", rows[i][0]);
+        (void)snprintf(message, sizeof message,
+                       "job.json:1:20: model.name: is \"%s\"; did you mean %s? All of them: see train --list-models\n",
+                       rows[i][0], rows[i][1]);
+        refused(text, NULL, message);
+    }
+}
+
 static void test_text(void **state)
 {
     (void)state;
@@ -1067,6 +1126,8 @@ int main(void)
         cmocka_unit_test(test_moments),
         cmocka_unit_test(test_strategy_names),
         cmocka_unit_test(test_load),
+        cmocka_unit_test(test_preset_nulls),
+        cmocka_unit_test(test_names_of_presets),
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_print),
         cmocka_unit_test(test_compare),

@@ -18,7 +18,8 @@
 
 static const struct dt_rule heads_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 10000, .null = true};
 static const struct dt_rule head_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 256, .null = true};
-static const struct dt_rule window = {.type = DT_RULE_INTEGER, .min = 0, .max = 16777216};
+static const struct dt_rule window = {.type = DT_RULE_INTEGER, .min = 0, .max = 16777216, .null = true};
+static const struct dt_rule cap = {.type = DT_RULE_NUMBER, .max = 1e30, .null = true};
 static const struct dt_rule count = {.type = DT_RULE_INTEGER, .min = 0, .max = 10000};
 static const struct dt_rule positions_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 16777216, .null = true};
 static const struct dt_rule share = {.type = DT_RULE_NUMBER, .open_min = true, .max = 1};
@@ -77,7 +78,7 @@ static const struct dt_rule zeros = {.type = DT_RULE_KINDS, .choices = "0|1", .n
         "mlp_bias", "false", "the maps of the feed-forward layer have biases", AT(mlp_bias), &flag                     \
     }
 #define WINDOW(fallback)                                                                                               \
-    {"sliding_window", fallback, "keys that a query sees in layers with a window; 0: all", AT(sliding_window),         \
+    {"sliding_window", fallback, "keys that a query sees in layers with a window; 0 or null: all", AT(sliding_window), \
      &window},                                                                                                         \
     {                                                                                                                  \
         "layer_types", "null", "which layers have a window; by the model's rule when null", AT(layer_types), &kinds    \
@@ -124,14 +125,14 @@ static const struct dt_field gemma2_fields[] = {
     SIZES("256000", "2304", "9216", "26", "8", "4", "8192", "0"),
     NUMBERS("1e-06", "10000", "true"),
     GEMMA,
-    {"attn_logit_softcapping", "50", "bound of the scores; 0: none", AT(attn_logit_softcapping), &from_0},
-    {"final_logit_softcapping", "30", "bound of the logits; 0: none", AT(final_logit_softcapping), &from_0},
+    {"attn_logit_softcapping", "50", "bound of the scores; 0 or null: none", AT(attn_logit_softcapping), &cap},
+    {"final_logit_softcapping", "30", "bound of the logits; 0 or null: none", AT(final_logit_softcapping), &cap},
     {0}};
 static const struct dt_field gemma3_text_fields[] = {
     SIZES("262208", "2304", "9216", "26", "8", "4", "131072", "0"),
     NUMBERS("1e-06", "1000000", "true"),
     GEMMA,
-    {"final_logit_softcapping", "0", "bound of the logits; 0: none", AT(final_logit_softcapping), &from_0},
+    {"final_logit_softcapping", "0", "bound of the logits; 0 or null: none", AT(final_logit_softcapping), &cap},
     {"rope_local_base_freq", "10000", "base of the rotary frequencies in layers with a window",
      AT(rope_local_base_freq), &above_0},
     {"sliding_window_pattern", "6", "each layer of this number has no window", AT(sliding_window_pattern), &layers},
@@ -309,23 +310,6 @@ static bool canonical_name(const char *file_name, char *out, size_t out_bytes)
     return true;
 }
 
-/* Null switches a window or a cap off, where a missing key means the default. */
-static void null_is_0(cJSON *config)
-{
-    static const char *const keys[] = {"sliding_window", "attn_logit_softcapping", "final_logit_softcapping"};
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-        if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(config, keys[i]))) {
-            family_set(config, keys[i], cJSON_CreateNumber(0));
-        }
-    }
-}
-
-static int flatten_config(const struct decoder_family *f, cJSON *config, struct dt_error *err)
-{
-    null_is_0(config);
-    return rope_flatten(f, config, err);
-}
-
 /* A number, or null for 0. Transformers refuses a whole number for a key that it declares as a float,
  * and the reverse: `whole` is what it declares. */
 static void put_or_null(void (*put)(void *to, const char *key, const char *json), void *to, const char *key, double x,
@@ -417,7 +401,7 @@ static void put_config(const struct decoder_family *f, const void *sizes,
     }                                                                                                                  \
     static int model##_flatten(cJSON *config, struct dt_error *err)                                                    \
     {                                                                                                                  \
-        return flatten_config(&model##_family, config, err);                                                           \
+        return rope_flatten(&model##_family, config, err);                                                             \
     }                                                                                                                  \
     static void model##_settle(void *sizes)                                                                            \
     {                                                                                                                  \
