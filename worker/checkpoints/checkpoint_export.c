@@ -357,6 +357,23 @@ int export_write_config(const char *folder, const char *config, enum dt_dtype ty
     return rc;
 }
 
+/* What Hugging Face's library will say of the folder. */
+static void note_model(const char *config, struct dt_text *notes)
+{
+    struct model_sizes sizes;
+    cJSON *json = cJSON_Parse(config);
+    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "model_type"));
+    const struct model_ops *ops = type != NULL ? model_find(type) : NULL;
+    if (ops != NULL && ops->note_export != NULL && model_read_config(ops, json, sizes.bytes, NULL) == 0) {
+        struct dt_text note;
+        dt_text_init(&note);
+        ops->note_export(sizes.bytes, &note);
+        dt_text_printf(notes, "%s%s", notes->size > 0 && note.size > 0 ? "; " : "", dt_text_str(&note));
+        dt_text_clear(&note);
+    }
+    cJSON_Delete(json);
+}
+
 int checkpoint_export(struct checkpoint *c, const char *folder, const struct export_options *options,
                       struct dt_text *notes, struct dt_error *err)
 {
@@ -384,6 +401,9 @@ int checkpoint_export(struct checkpoint *c, const char *folder, const struct exp
     }
     rc = rc == 0 && e.files.count > 1 ? write_index(&e, err) : rc;
     rc = rc == 0 ? remove_others(folder, &e.files, err) : rc;
+    if (rc == 0) {
+        note_model(config, notes);
+    }
     files_clear(&e.files);
     free(e.narrow);
     free(e.buffer);

@@ -201,6 +201,9 @@ struct model_ops {
     /* Gives a copy of config.json the keys of `fields` where the file has them nested, or where null
      * means something; may be null. */
     int (*flatten_config)(struct cJSON *config, struct dt_error *err);
+    /* Appends what Hugging Face's library refuses or warns of when it reads an export, with what to do; may be
+     * null. */
+    void (*note_export)(const void *sizes, struct dt_text *out);
     /* Writes members of config.json beyond the fields: calls `put` with a key and JSON text. */
     void (*put_config)(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to);
 };

@@ -211,7 +211,8 @@ def test_new_model(tmp_path):
     sections = {"model": {"load": None, "name": "resnet", "image_size": 24, "image_width": None, "embedding_size": 8, "hidden_sizes": [8, 16],
                           "depths": [1, 1], "layer_type": "basic", "stem": "small", "num_labels": 5},
                 "training": {"num_epochs": 10, "max_steps": -1, "learning_rate": 0.02}}
-    train(make_job(tmp_path, **sections), tmp_path / "run")
+    r = train(make_job(tmp_path, **sections), tmp_path / "run")
+    assert (r.stdout + r.stderr).count("Transformers' ResNet has no such stem") == 1
     losses = [m["loss"] for m in metrics(tmp_path / "run") if "loss" in m]
     assert sum(losses[-10:]) < 0.7 * sum(losses[:10])
     with open(tmp_path / "run/model/config.json") as f:

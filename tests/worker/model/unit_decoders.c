@@ -231,6 +231,34 @@ static void test_layers_written(void **state)
     }
 }
 
+static void test_notes_of_exports(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {
+        {"{\"max_position_embeddings\": 64, \"rope_type\": \"llama3\", \"rope_original_max_position_embeddings\": "
+         "8192}",
+         "(8192), and model.max_position_embeddings is 64"},
+        {"{\"max_position_embeddings\": 64, \"rope_type\": \"llama3\", \"rope_original_max_position_embeddings\": 32}",
+         ""},
+        {"{\"max_position_embeddings\": 64, \"rope_type\": \"yarn\", \"rope_original_max_position_embeddings\": 8192}",
+         ""}};
+    const struct model_ops *ops = model_find("llama");
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct model_sizes sizes;
+        struct dt_error err;
+        struct dt_text note;
+        cJSON *json = cJSON_Parse(rows[i][0]);
+        dt_text_init(&note);
+        assert_int_equal(model_read_config(ops, json, sizes.bytes, &err), 0);
+        ops->note_export(sizes.bytes, &note);
+        if ((note.size > 0) != (*rows[i][1] != '\0') || strstr(dt_text_str(&note), rows[i][1]) == NULL) {
+            fail_msg("%s: %s", rows[i][0], dt_text_str(&note));
+        }
+        dt_text_clear(&note);
+        cJSON_Delete(json);
+    }
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -272,14 +300,17 @@ static void test_refused(void **state)
     refuses("qwen2", "{\"layer_types\": [\"linear_attention\"]}", "layer_types");
     refuses("gemma3_text", "{\"sliding_window\": null}", "give sliding_window");
     refuses("smollm3", "{\"no_rope_layers\": [1, 0]}", "no_rope_layers lists 2");
+    refuses("gemma2", "{\"query_pre_attn_scalar\": 10.5}", "query_pre_attn_scalar 10.5: Transformers loads no model");
     refuses("olmo2", "{\"vocab_size\": 1}", "pad_token_id 1");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_double),          cmocka_unit_test(test_float),          cmocka_unit_test(test_spellings),
-        cmocka_unit_test(test_mixed_spellings), cmocka_unit_test(test_layers_written), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_double),         cmocka_unit_test(test_float),
+        cmocka_unit_test(test_spellings),      cmocka_unit_test(test_mixed_spellings),
+        cmocka_unit_test(test_layers_written), cmocka_unit_test(test_notes_of_exports),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

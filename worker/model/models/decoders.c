@@ -290,6 +290,12 @@ static int check(const struct decoder_family *f, const void *sizes, const char *
         return dt_fail(err, DT_INVALID, "pad_token_id %" PRId64 " is not below vocab_size %" PRId64, m->pad_token_id,
                        m->vocab_size);
     }
+    *key = "query_pre_attn_scalar";
+    if (m->query_pre_attn_scalar != floor(m->query_pre_attn_scalar)) {
+        return dt_fail(err, DT_INVALID,
+                       "query_pre_attn_scalar %g: Transformers loads no model with it; give a whole number",
+                       m->query_pre_attn_scalar);
+    }
     *key = "rope_type";
     if (f->only_default_rope && m->rope_type != ROPE_DEFAULT) {
         return dt_fail(err, DT_INVALID, "rope_type: this model knows only \"default\"");
@@ -387,6 +393,20 @@ static void put_config(const struct decoder_family *f, const void *sizes,
     free(section);
 }
 
+static void note_export(const void *sizes, struct dt_text *out)
+{
+    const struct decoder *m = sizes;
+    int64_t before = m->rope_original_max_position_embeddings > 0 ? m->rope_original_max_position_embeddings
+                                                                  : m->max_position_embeddings;
+    if (m->rope_type == ROPE_LLAMA3 && before >= m->max_position_embeddings) {
+        dt_text_printf(out,
+                       "Transformers will warn of this model: rope_type llama3 is for more positions than "
+                       "model.rope_original_max_position_embeddings (%" PRId64
+                       "), and model.max_position_embeddings is %" PRId64 "; its numbers are the same",
+                       before, m->max_position_embeddings);
+    }
+}
+
 /* ---- the families ---- */
 
 #define TIED                                                                                                           \
@@ -432,6 +452,7 @@ static void put_config(const struct decoder_family *f, const void *sizes,
                                             .canonical_name = canonical_name,                                          \
                                             .tied = TIED,                                                              \
                                             .flatten_config = model##_flatten,                                         \
+                                            .note_export = note_export,                                                \
                                             .put_config = model##_put};
 
 FAMILY(llama, "LlamaForCausalLM", .biased = true)

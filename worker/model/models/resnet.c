@@ -297,6 +297,15 @@ static void put_config(const void *sizes, void (*put)(void *to, const char *key,
     family_put_labels(((const struct resnet *)sizes)->num_labels, put, to);
 }
 
+static void note_export(const void *sizes, struct dt_text *out)
+{
+    if (((const struct resnet *)sizes)->stem == RESNET_STEM_SMALL) {
+        dt_text_puts(out,
+                     "model.stem is small, and Transformers' ResNet has no such stem: it does not load this folder, "
+                     "which train and dtckpt read");
+    }
+}
+
 const struct model_ops model_resnet = {.name = "resnet",
                                        .architecture = "ResNetForImageClassification",
                                        .smaller = "model.image_size)",
@@ -311,4 +320,5 @@ const struct model_ops model_resnet = {.name = "resnet",
                                        .flops = flops,
                                        .canonical_name = canonical_name,
                                        .flatten_config = flatten_config,
+                                       .note_export = note_export,
                                        .put_config = put_config};
