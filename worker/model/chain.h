@@ -143,10 +143,13 @@ struct model_dropout {
     double missing; /* what the library takes where a config.json does not have the key */
 };
 
+struct model_alias { /* another name in config.json's model_type, and how its classes' names begin */
+    const char *name, *prefix;
+};
+
 struct model_ops {
-    const char *name; /* "gpt2" */
-    /* other names in config.json's model_type; ends with null; may be null */
-    const char *const *aliases;
+    const char *name;                  /* "gpt2" */
+    const struct model_alias *aliases; /* ends with a null name; may be null */
     /* the class that Hugging Face's library makes from an exported folder; by the sizes where class_of
      * is set */
     const char *architecture;
@@ -224,8 +227,9 @@ void model_set_flag(const struct model_ops *ops, void *sizes, const char *key, b
 /* True if a key means the same in both sizes, as written or once settled. `key` is in the field
  * table. */
 bool model_same(const struct model_ops *ops, const char *key, const void *a, const void *b);
-/* The class of an exported folder. */
-const char *model_class(const struct model_ops *ops, const void *sizes);
+/* The class of an exported folder, whose config.json has this model_type (null: the model's own name). The caller
+ * frees it. */
+char *model_class(const struct model_ops *ops, const void *sizes, const char *model_type);
 /* True for keys that a job may set beside model.load. */
 bool model_chooses(const struct model_ops *ops, const char *key);
 /* True for probabilities of dropout. */

@@ -25,10 +25,19 @@ static bool listed(const char *const *keys, const char *key)
     return keys != NULL && *keys != NULL;
 }
 
+static const struct model_alias *find_alias(const struct model_ops *ops, const char *name)
+{
+    const struct model_alias *a = ops->aliases;
+    while (a != NULL && a->name != NULL && strcmp(a->name, name) != 0) {
+        a++;
+    }
+    return a != NULL && a->name != NULL ? a : NULL;
+}
+
 const struct model_ops *model_find(const char *name)
 {
     for (int i = 0; i < MODEL_COUNT; i++) {
-        if (strcmp(models[i]->name, name) == 0 || listed(models[i]->aliases, name)) {
+        if (strcmp(models[i]->name, name) == 0 || find_alias(models[i], name) != NULL) {
             return models[i];
         }
     }
@@ -131,9 +140,11 @@ bool model_drops(const struct model_ops *ops, const char *key)
     return d != NULL && d->key != NULL;
 }
 
-const char *model_class(const struct model_ops *ops, const void *sizes)
+char *model_class(const struct model_ops *ops, const void *sizes, const char *model_type)
 {
-    return ops->class_of != NULL ? ops->class_of(sizes) : ops->architecture;
+    const char *class = ops->class_of != NULL ? ops->class_of(sizes) : ops->architecture, *head = strstr(class, "For");
+    const struct model_alias *alias = model_type != NULL ? find_alias(ops, model_type) : NULL;
+    return alias != NULL && head != NULL ? dt_format("%s%s", alias->prefix, head) : dt_strdup(class);
 }
 
 /* ---- config.json ---- */
@@ -237,7 +248,7 @@ void model_write_config(const struct model_ops *ops, const void *sizes, struct d
         put_line(&l, f->key, dt_text_str(&value));
         dt_text_clear(&value);
     }
-    char *architectures = dt_format("[\n    \"%s\"\n  ]", model_class(ops, sizes)),
+    char *class = model_class(ops, sizes, NULL), *architectures = dt_format("[\n    \"%s\"\n  ]", class),
          *type = dt_format("\"%s\"", ops->name);
     put_line(&l, "architectures", architectures);
     put_line(&l, "model_type", type);
@@ -253,6 +264,7 @@ void model_write_config(const struct model_ops *ops, const void *sizes, struct d
         free(l.line[i].json);
     }
     dt_text_puts(out, "}\n");
+    free(class);
     free(architectures);
     free(type);
 }

@@ -60,7 +60,12 @@ static int describe_model(struct trainer *t, const char *load, struct dt_error *
     if (load == NULL) {
         model_write_config(model, t->chain.spec.sizes, &out);
     } else if ((rc = hf_config(load, &loaded, &sizes, &came, err)) == 0) {
-        origin_config(came.data, came.size, model_class(model, t->chain.spec.sizes), &out);
+        cJSON *config = cJSON_ParseWithLength(came.data, came.size);
+        char *class = model_class(model, t->chain.spec.sizes,
+                                  cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "model_type")));
+        origin_config(came.data, came.size, class, &out);
+        free(class);
+        cJSON_Delete(config);
         put_head(t, &sizes, &out);
         if (untied(t, &sizes)) {
             put_member(&out, model->tied.key, "false");

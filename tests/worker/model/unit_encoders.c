@@ -261,6 +261,29 @@ static void test_refused(void **state)
                   "rope_scaling: only null");
 }
 
+/* Families that are RoBERTa by another name keep the names of their classes. */
+static void test_classes(void **state)
+{
+    (void)state;
+    static const char *const rows[][3] = {
+        {"roberta", "RobertaForSequenceClassification", "RobertaForMaskedLM"},
+        {"xlm-roberta", "XLMRobertaForSequenceClassification", "XLMRobertaForMaskedLM"},
+        {"camembert", "CamembertForSequenceClassification", "CamembertForMaskedLM"},
+        {"bert", "BertForSequenceClassification", "BertForMaskedLM"},
+        {NULL, "RobertaForSequenceClassification", "RobertaForMaskedLM"}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const struct model_ops *ops = model_find(rows[i][0] != NULL ? rows[i][0] : "roberta");
+        struct encoder sizes = {0};
+        char *class = model_class(ops, &sizes, rows[i][0]);
+        assert_string_equal(class, rows[i][1]);
+        free(class);
+        sizes.task = ENCODER_MASKED;
+        class = model_class(ops, &sizes, rows[i][0]);
+        assert_string_equal(class, rows[i][2]);
+        free(class);
+    }
+}
+
 /* Of published models with two classes. */
 static void test_parameter_counts(void **state)
 {
@@ -315,11 +338,11 @@ static void test_initial_values(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_double),         cmocka_unit_test(test_float),
-        cmocka_unit_test(test_legacy_names),   cmocka_unit_test(test_finite_differences),
-        cmocka_unit_test(test_recompute),      cmocka_unit_test(test_spellings),
-        cmocka_unit_test(test_refused),        cmocka_unit_test(test_parameter_counts),
-        cmocka_unit_test(test_initial_values),
+        cmocka_unit_test(test_double),           cmocka_unit_test(test_float),
+        cmocka_unit_test(test_legacy_names),     cmocka_unit_test(test_finite_differences),
+        cmocka_unit_test(test_recompute),        cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_refused),          cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_parameter_counts), cmocka_unit_test(test_initial_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -135,7 +135,7 @@ static const char *const spelled[] = {
 static const struct model_key distilbert_keys[] = {
     {"hidden_size", "dim"}, {"num_attention_heads", "n_heads"}, {"num_hidden_layers", "n_layers"}, {0}};
 #define roberta_dropouts bert_dropouts
-static const char *const roberta_aliases[] = {"xlm-roberta", "camembert", NULL};
+static const struct model_alias roberta_aliases[] = {{"xlm-roberta", "XLMRoberta"}, {"camembert", "Camembert"}, {0}};
 
 /* ---- checks ---- */
 
