@@ -237,7 +237,19 @@ int data_prepare(struct data_source *s, const struct job *job, bool training, st
     return 0;
 }
 
-int data_check_range(const struct data_source *s, const char *key, struct dt_error *err)
+/* What to do for values that the model does not have. A loaded model keeps its sizes, but for those of the head. */
+static void advise(const struct job *job, const struct batch_field *f, int64_t least, const char *raise,
+                   struct dt_text *out)
+{
+    if (job->model.load != NULL && !model_chooses(job->model.ops, f->below_key)) {
+        dt_text_printf(out, "a loaded model keeps its %s: give data that was made for it, such as with its tokenizer",
+                       f->below_key);
+    } else {
+        dt_text_printf(out, "raise %s to %" PRId64 " or more", raise, least);
+    }
+}
+
+int data_check_range(const struct data_source *s, const struct job *job, const char *key, struct dt_error *err)
 {
     for (int k = 0; k < s->layout.count; k++) {
         const struct batch_field *f = &s->layout.field[k];
@@ -245,16 +257,22 @@ int data_check_range(const struct data_source *s, const char *key, struct dt_err
         if (f->below == 0 || most->value < f->below) {
             continue;
         }
+        char name[64];
+        struct dt_text advice;
+        dt_text_init(&advice);
+        (void)snprintf(name, sizeof name, "model.%s", f->below_key);
+        advise(job, f, most->value + 1, most->path == NULL ? "it" : name, &advice);
         if (most->path == NULL) {
-            return dt_fail(err, DT_INVALID,
-                           "model.%s: %" PRId64 ": %s has %s up to %" PRId64 "; raise it to %" PRId64 " or more",
-                           f->below_key, f->below, key, f->values, most->value, most->value + 1);
+            (void)dt_fail(err, DT_INVALID, "%s: %" PRId64 ": %s has %s up to %" PRId64 "; %s", name, f->below, key,
+                          f->values, most->value, dt_text_str(&advice));
+        } else {
+            (void)dt_fail(err, DT_INVALID,
+                          "%s: %s: %s: sample %" PRId64 " has %s %" PRId64 ", but the model has %" PRId64 " %s; %s",
+                          key, most->path, f->name, most->sample, f->value, most->value, f->below,
+                          f->below == 1 ? f->value : f->values, dt_text_str(&advice));
         }
-        return dt_fail(err, DT_INVALID,
-                       "%s: %s: %s: sample %" PRId64 " has %s %" PRId64 ", but the model has %" PRId64
-                       " %s; raise model.%s to %" PRId64 " or more",
-                       key, most->path, f->name, most->sample, f->value, most->value, f->below,
-                       f->below == 1 ? f->value : f->values, f->below_key, most->value + 1);
+        dt_text_clear(&advice);
+        return -1;
     }
     return 0;
 }

@@ -115,7 +115,7 @@ int data_open_mixture(struct data_source *s, const struct dt_sources *from, cons
                       const struct batch_layout *layout, struct dt_error *err);
 /* DT_INVALID if a field has values beyond the model's range. `key`: the job's key of the source
  * ("data.train"), for the message. */
-int data_check_range(const struct data_source *s, const char *key, struct dt_error *err);
+int data_check_range(const struct data_source *s, const struct job *job, const char *key, struct dt_error *err);
 /* Between data_open and the first data_batch: what the job does to samples. DT_INVALID: it cannot be
  * done to these, or they do not come out as the model reads them. */
 int data_prepare(struct data_source *s, const struct job *job, bool training, struct dt_error *err);

@@ -285,7 +285,7 @@ static int open_val(struct trainer *t, struct dt_error *err)
         const struct data_source *first = train == NULL && i > 0 ? &t->feeds.val[0].data : train;
         const char *words = train == NULL && i > 0 ? job->data.val.of[0].from.words : job->data.train.words;
         if (data_check(&job->data, first, words, &v->data, v->key, set->from.words, err) != 0 ||
-            data_check_range(&v->data, v->key, err) != 0) {
+            data_check_range(&v->data, job, v->key, err) != 0) {
             return -1;
         }
     }
@@ -299,7 +299,7 @@ static int open_data(struct trainer *t, struct dt_error *err)
     const struct data_source *train = job->evaluates ? NULL : &t->feeds.train;
     if (train != NULL &&
         (open_train(t, err) != 0 || data_check(&job->data, train, job->data.train.words, NULL, NULL, NULL, err) != 0 ||
-         data_check_range(train, "data.train", err) != 0)) {
+         data_check_range(train, job, "data.train", err) != 0)) {
         return -1;
     }
     if (open_val(t, err) != 0 || end_documents(t, err) != 0) {

@@ -17,7 +17,12 @@ static void check_model(struct job *job, struct dt_config *c)
     struct dt_error err;
     dialects_check_layers(c, ops->name);
     if (ops->check != NULL && ops->check(job->model.sizes.bytes, &key, &err) != 0) {
-        dt_config_problem(c, dt_arena_printf(&job->arena, "model.%s", key), "%s", err.text);
+        const char *path = dt_arena_printf(&job->arena, "model.%s", key);
+        if (job->model.load != NULL && dt_config_where(c, path) == NULL) { /* the folder's file gives it */
+            dt_config_problem(c, "model.load", "%s: %s: %s", dt_config_source(c, path), key, err.text);
+        } else {
+            dt_config_problem(c, path, "%s", err.text);
+        }
     }
 }
 

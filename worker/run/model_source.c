@@ -106,6 +106,10 @@ int model_source_open(struct model_source *s, const char *path, struct dt_text *
         s->path = dt_strdup(path);
         return open_checkpoint(s, err);
     }
+    if (has_file(path, "model.safetensors") || has_file(path, "model.safetensors.index.json")) {
+        return dt_fail(err, DT_NOT_FOUND, "%s: has weights and no config.json, which says of what model they are",
+                       path);
+    }
     char *below = dt_format("%s/checkpoints", path);
     if (checkpoint_find(dt_file_exists(below) ? below : path, &s->path, notes, err) != 0) {
         s->path = NULL;

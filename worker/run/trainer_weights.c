@@ -138,6 +138,12 @@ static int fill_buffers(struct trainer *t, struct pinned_window *window, const s
     return 0;
 }
 
+/* The key, or option, that names the folder. */
+static const char *load_key(const struct trainer *t)
+{
+    return t->job->evaluates ? "--evaluate" : "model.load";
+}
+
 /* Gives first values to the tensors of the head that the folder lacks, and names them in a line, and
  * those of other heads that are not used. */
 static void begin_head(struct trainer *t, struct hf *hf)
@@ -146,11 +152,11 @@ static void begin_head(struct trainer *t, struct hf *hf)
     dt_text_init(&names);
     hf_begin_head(hf, (uint64_t)t->job->training.seed, &names);
     if (names.size > 0 && t->rank == 0) {
-        observers_say(&t->observers, "train: model.load: %s: does not have %s; they begin anew", t->job->model.load,
-                      dt_text_str(&names));
+        observers_say(&t->observers, "train: %s: %s: does not have %s; they begin anew", load_key(t),
+                      t->job->model.load, dt_text_str(&names));
     }
     if (*hf_unused(hf) != '\0' && t->rank == 0) {
-        observers_say(&t->observers, "train: model.load: %s: not used, since they are of another head: %s",
+        observers_say(&t->observers, "train: %s: %s: not used, since they are of another head: %s", load_key(t),
                       t->job->model.load, hf_unused(hf));
     }
     dt_text_clear(&names);
@@ -160,7 +166,7 @@ int trainer_check_weights(const struct trainer *t, struct dt_error *err)
 {
     struct hf *hf = NULL;
     if (t->job->model.load != NULL && hf_open(&hf, t->job->model.load, &t->chain, err) != 0) {
-        return dt_wrap(err, "model.load");
+        return dt_wrap(err, "%s", load_key(t));
     }
     hf_close(hf);
     return 0;
@@ -175,7 +181,7 @@ bool trainer_began_broken(const struct trainer *t, struct dt_error *err)
          broken = loaded && hf_not_finite(hf, &why);
     hf_close(hf);
     if (broken) {
-        (void)dt_wrap(&why, "model.load");
+        (void)dt_wrap(&why, "%s", load_key(t));
         why.blame = err->blame;
         *err = why;
     }
@@ -187,7 +193,7 @@ int trainer_init_weights(struct trainer *t, struct dt_error *err)
     struct hf *hf = NULL;
     struct pinned_window window = {0};
     if (t->job->model.load && hf_open(&hf, t->job->model.load, &t->chain, err) != 0) {
-        return dt_wrap(err, "model.load");
+        return dt_wrap(err, "%s", load_key(t));
     }
     if (hf != NULL) {
         begin_head(t, hf);

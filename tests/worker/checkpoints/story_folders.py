@@ -47,6 +47,27 @@ FILES = {
 LEFT_OUT = {"README.md": "before", "pytorch_model.bin": "weights"}
 
 
+def test_a_folder_that_cannot_be_evaluated(weights, tmp_path):
+    """The messages name the option, and what the folder lacks."""
+    source, file = weights
+    folder = tmp_path / "alone"
+    os.mkdir(folder)
+    shutil.copy(file, folder / "model.safetensors")
+    job = training.make_job(tmp_path, model=MODEL, training=SETS)
+    p = subprocess.run([TRAIN, "--evaluate", str(folder), job], env=clean_env(), capture_output=True, text=True, timeout=DEADLINE_S)
+    assert (p.returncode, p.stderr) == (2, f"train: --evaluate: {folder}: has weights and no config.json, which says of what model they are\n")
+    (folder / "config.json").write_text(CONFIG)
+    (folder / "model.safetensors").write_bytes(file.read_bytes()[:-8])
+    with open(job) as f:
+        sections = json.load(f)
+    sections.pop("model")
+    sections["data"]["val"] = sections["data"]["train"]
+    (tmp_path / "evaluate.json").write_text(json.dumps(sections))
+    p = subprocess.run([TRAIN, "--evaluate", str(folder), str(tmp_path / "evaluate.json")], env=clean_env(), capture_output=True, text=True,
+                       timeout=DEADLINE_S)
+    assert p.returncode != 0 and p.stderr.startswith(f"train: --evaluate: {folder}/model.safetensors: tensor "), p.stderr
+
+
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     """(folder of the data, model.safetensors)"""

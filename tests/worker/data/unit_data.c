@@ -643,12 +643,19 @@ static void test_classes(void **state)
     write_classes("classes.safetensors", 4, (int32_t[]){0, 2, 7, -100});
     assert_int_equal(data_open(&s, in("classes.safetensors"), "auto", &images, &err), 0);
     assert_int_equal(s.blank_count, 1);
-    assert_int_equal(data_check_range(&s, "data.val", &err), -1);
+    assert_int_equal(data_check_range(&s, &(struct job){.evaluates = false}, "data.val", &err), -1);
     (void)snprintf(expected, sizeof expected,
                    "data.val: %s/classes.safetensors: labels: sample 3 has class 7, but the model has 3 classes; raise "
                    "model.num_labels to 8 or more",
                    folder);
     assert_string_equal(err.text, expected);
+    /* a loaded model may have another head, but no other vocabulary */
+    struct job loaded = {.model = {.load = "folder", .ops = model_find("bert")}};
+    assert_int_equal(data_check_range(&s, &loaded, "data.val", &err), -1);
+    assert_string_equal(err.text, expected);
+    s.layout.field[1].below_key = "vocab_size";
+    assert_int_equal(data_check_range(&s, &loaded, "data.val", &err), -1);
+    assert_non_null(strstr(err.text, "but the model has 3 classes; a loaded model keeps its vocab_size: give data"));
     data_close(&s);
     write_classes("classes.safetensors", 4, (int32_t[]){0, 2, 1, -7});
     assert_int_equal(data_open(&s, in("classes.safetensors"), "auto", &images, &err), -1);

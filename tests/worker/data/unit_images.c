@@ -852,7 +852,7 @@ static void test_refused_sources(void **state)
     assert_int_equal(unlink(in("n-images-idx3-ubyte.gz")), 0);
     assert_int_equal(data_open(&s, in("n-*"), "auto", &l, &err), 0);
     assert_int_equal(s.sample_count, 5);
-    assert_int_equal(data_check_range(&s, "data.train", &err), -1);
+    assert_int_equal(data_check_range(&s, &job, "data.train", &err), -1);
     assert_says(&err, "n-images-idx3-ubyte: labels: sample 4 has class 3, but the model has 3 classes; raise "
                       "model.num_labels to 4 or more");
     data_close(&s);

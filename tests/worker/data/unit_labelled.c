@@ -292,7 +292,7 @@ static void test_bad_rows(void **state)
     r.labels[2] = 3;
     write_rows("beyond.safetensors", &r);
     assert_int_equal(open_rows(&s, in("beyond.safetensors"), "auto", false, &err), 0);
-    assert_int_equal(data_check_range(&s, "data.train", &err), -1);
+    assert_int_equal(data_check_range(&s, &(struct job){.evaluates = false}, "data.train", &err), -1);
     assert_non_null(strstr(err.text, "labels: sample 3 has class 3, but the model has 3 classes; raise "
                                      "model.num_labels to 4"));
     data_close(&s);

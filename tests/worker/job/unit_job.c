@@ -698,6 +698,10 @@ static void test_load(void **state)
     write_file(path, "{\"model_type\": \"gpt2\", \"activation_function\": \"relu\"}");
     refused(text, NULL,
             "job.json:1:12: model.load: config.json: activation_function: only \"gelu_new\" is supported\n");
+    write_file(path, "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 5}"); /* the file contradicts itself */
+    refused(text, NULL,
+            "job.json:1:12: model.load: config.json: n_head: n_embd 768 cannot be split among n_head 5 heads; choose a "
+            "multiple\n");
     write_file(path, "{\"model_type\": ");
     refused(text, NULL, "job.json:1:12: model.load: config.json:1:16: the text ends here; expected a value\n");
     assert_int_equal(unlink(path), 0);
