@@ -3,6 +3,7 @@
 Reads JSON objects from stdin, one a line, and answers each with a line:
   {"folder": PATH, "data": PATH, "rows": N, "dtype": "float32"}
     -> {"loss": mean over the first N rows of `data`, "grad_norm": of its gradient, "loading": what from_pretrained found amiss, "said": warnings}
+       {"refused": why}, if it cannot be loaded and the question has "refusals": true
   {"make": PATH, "class": "BertForMaskedLM", "config": KEYS} -> {}: writes the folder of a model with random weights
   {"train": FOLDER, "data": PATH, "rows": N, "steps": N, "learning_rate": X}
     -> {"losses": before each step of SGD on the first N rows, and after the last}, in fp32 without dropout
@@ -45,14 +46,19 @@ AUTO = {"ForSequenceClassification": "AutoModelForSequenceClassification", "ForT
         "ForMaskedLM": "AutoModelForMaskedLM"}
 
 
-def look(folder, data, rows, dtype):
+def look(folder, data, rows, dtype, refusals=False):
     SAID.clear()
     with open(f"{folder}/config.json") as f:
         of_class = json.load(f)["architectures"][0]
     auto = getattr(transformers, next((name for end, name in AUTO.items() if of_class.endswith(end)), "AutoModelForCausalLM"))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        model, loading = auto.from_pretrained(folder, dtype=dtype, output_loading_info=True, attn_implementation="eager")
+        try:
+            model, loading = auto.from_pretrained(folder, dtype=dtype, output_loading_info=True, attn_implementation="eager")
+        except Exception as e:
+            if not refusals:
+                raise
+            return {"refused": str(e)}
         model.eval()
         said = SAID + [str(w.message) for w in caught]
         loss = model(**first_rows(data, rows)).loss

@@ -1,9 +1,9 @@
-# covers: worker/checkpoints/checkpoint_export.c worker/checkpoints/hf.c worker/run/trainer_origin.c worker/model/models/decoders.c worker/model/models/encoders.c worker/model/models/gpt2.c
+# covers: worker/checkpoints/checkpoint_export.c worker/checkpoints/hf.c worker/run/trainer_origin.c worker/model/models/decoders.c worker/model/models/rope_section.c worker/model/models/encoders.c worker/model/models/gpt2.c
 """Transformers is the judge of folders: for each family a run that begins with a folder logs the loss that Transformers
 computes from it, and what train and dtckpt export it loads without a warning, with the same loss: in one file or several, in
 fp32 and bf16. Needs the peers environment (scripts/setup.sh --peers); skipped without it.
 
-run: timeout 300"""
+run: timeout 420"""
 
 import json
 import os
@@ -178,3 +178,102 @@ def test_a_head_of_its_own(untied, name):
         assert json.load(f)["tie_word_embeddings"] is False
     headers = [training.read_tensors(f"{r[kind]}/model.safetensors")[0] for kind in ("source", "model")]
     assert set(headers[0]) - {"__metadata__"} == set(headers[1]) - {"__metadata__"}
+
+
+TINY = {"vocab_size": 160, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 8, "max_position_embeddings": 32}
+DESCRIBED = {"mistral-nemo-12b": {}, "mistral-7b": {"sliding_window": 5}, "phi-3-mini": {"sliding_window": 5, "pad_token_id": None},
+             "olmo-2-1b": {"pad_token_id": None}, "gemma-2-2b": {"attn_logit_softcapping": None, "sliding_window": 5, "query_pre_attn_scalar": 9},
+             "gemma-3-1b": {"sliding_window": 5}, "qwen3-0.6b": {}, "smollm3-3b": {"pad_token_id": None}}
+LINEAR, OTHER = {"rope_type": "linear", "factor": 4.0}, {"rope_type": "default", "rope_theta": 300.0}
+YARN = {"rope_type": "yarn", "rope_theta": 500.0, "original_max_position_embeddings": 16}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+# of a folder's config.json: what is taken out, what is put in, and whether Transformers loads it
+EDITS = {
+    "scaling wins": ("llama", (), {"rope_parameters": OTHER, "rope_theta": 9.0, "rope_scaling": LINEAR}, True),
+    "scaling empty": ("llama", (), {"rope_parameters": OTHER, "rope_scaling": {}}, True),
+    "null factor": ("llama", (), {"rope_parameters": {**YARN, "factor": None}}, True),
+    "length beside": ("llama", (), {"rope_parameters": LLAMA3, "original_max_position_embeddings": 8}, True),
+    "no factor": ("llama", (), {"rope_parameters": YARN}, False),
+    "no frequency": ("llama", (), {"rope_parameters": {k: v for k, v in LLAMA3.items() if k != "low_freq_factor"}}, False),
+    "null linear": ("llama", (), {"rope_parameters": {**LINEAR, "factor": None}}, False),
+    "a list": ("llama", (), {"rope_parameters": [1]}, False),
+    "a word": ("llama", (), {"rope_scaling": "linear", "rope_parameters": None}, False),
+    "two patterns": ("gemma3_text", ("layer_types",), {"sliding_window_pattern": 3, "_sliding_window_pattern": 2}, True),
+    "its own pattern": ("gemma3_text", ("layer_types", "sliding_window_pattern"), {"_sliding_window_pattern": 2}, True),
+    "scaling joins": ("gemma3_text", (), {"rope_scaling": LINEAR}, True),
+    "flat": ("modernbert", (), {"rope_parameters": OTHER}, False),
+}
+
+
+RENAMED = ["xlm-roberta", "camembert"]
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory):
+    """Folders of models that jobs describe by a preset and sizes, and folders with another config.json: our loss (none: refused),
+    what was said, and what Transformers answers of each."""
+    top, found = tmp_path_factory.mktemp("described"), {}
+    data, length = next_tokens(top)
+    for name, keys in DESCRIBED.items():
+        with open(top / "job.json", "w") as f:
+            json.dump({"model": {"name": name, **TINY, **keys}, "data": {"train": data, "val": data, "shuffle": False, "sequence_length": length},
+                       "training": {"batch_size_per_gpu": ROWS, "max_steps": 1, "learning_rate": 1e-2, "threads": 1, "eval_batches": 1}}, f)
+        done = subprocess.run([support.program("train"), f"{top}/job.json", "--output_dir", f"{top}/{name}"], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, (name, done.stderr)
+        with open(top / name / "metrics.jsonl") as f:
+            found[name] = {"loss": [json.loads(line) for line in f][-1]["val_loss"], "said": done.stderr,
+                           "ask": {"folder": f"{top}/{name}/model", "data": data, "rows": ROWS, "dtype": "float32"}}
+    rows = f"{GOLDEN}/roberta/batches.safetensors"
+    for name in RENAMED:
+        os.mkdir(top / f"{name}-hf")
+        os.symlink(f"{GOLDEN}/roberta/hf/model.safetensors", top / f"{name}-hf/model.safetensors")
+        with open(f"{GOLDEN}/roberta/hf/config.json") as f, open(top / f"{name}-hf/config.json", "w") as g:
+            json.dump({**json.load(f), "model_type": name, "architectures": ["AutoModel"]}, g)
+        loss, said = train(top / name, f"{top}/{name}-hf", rows)
+        found[name] = {"loss": loss, "said": said, "ask": {"folder": f"{top}/{name}/run/model", "data": rows, "rows": ROWS, "dtype": "float32"}}
+    for name, (golden, out, into, _) in EDITS.items():
+        folder, rows = top / name, f"{GOLDEN}/{golden}/batches.safetensors"
+        os.mkdir(folder)
+        for file in os.listdir(f"{GOLDEN}/{golden}/hf"):
+            if file.startswith("model"):
+                os.symlink(f"{GOLDEN}/{golden}/hf/{file}", folder / file)
+        with open(f"{GOLDEN}/{golden}/hf/config.json") as f:
+            config = {k: v for k, v in json.load(f).items() if k not in out}
+        with open(folder / "config.json", "w") as f:
+            json.dump({**config, **into}, f)
+        with open(top / "job.json", "w") as f:
+            json.dump({"data": {"val": rows, "sequence_length": training.read_tensors(rows)[0]["input_ids"]["shape"][-1]},
+                       "training": {"batch_size_per_gpu": ROWS, "threads": 1, "eval_batches": 1}}, f)
+        done = subprocess.run([support.program("train"), "--evaluate", str(folder), f"{top}/job.json"], capture_output=True, text=True, timeout=120)
+        found[name] = {"loss": json.loads(done.stdout)["val_loss"] if done.returncode == 0 else None, "said": done.stderr,
+                       "ask": {"folder": str(folder), "data": rows, "rows": ROWS, "dtype": "float32", "refusals": True}}
+    for name, answer in zip(found, ask([f["ask"] for f in found.values()]), strict=True):
+        found[name]["theirs"] = answer
+    return found
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_a_model_that_a_job_describes(described, name):
+    """Transformers loads it without a word, as the class of its family."""
+    r = described[name]
+    assert (r["theirs"]["loading"], r["theirs"]["said"]) == ({}, [])
+    assert r["theirs"]["loss"] == pytest.approx(r["loss"], rel=2e-6)
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_family_by_another_name(described, name):
+    """config.json has the class that Transformers makes of it (the peer compares)."""
+    r = described[name]
+    assert (r["theirs"]["loading"], r["theirs"]["said"]) == ({}, [])
+    assert r["theirs"]["loss"] == pytest.approx(r["loss"], rel=2e-6)
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_a_config_of_two_spellings(described, name):
+    """It means what Transformers computes; what that refuses is refused, with the file and the key."""
+    r = described[name]
+    if EDITS[name][3]:
+        assert r["loss"] == pytest.approx(r["theirs"]["loss"], rel=2e-6), r["said"]
+    else:
+        assert "no file" not in r["theirs"]["refused"] and r["loss"] is None and "/config.json: rope_" in r["said"], r
