@@ -342,6 +342,10 @@ static int open_timeline(struct trainer *t, struct dt_error *err)
     if (steps[0] == 0 || t->run.step >= steps[0] + steps[1] - 1) {
         return 0;
     }
+    if (steps[0] > t->run.total_steps) {
+        observers_say(&t->observers, "train: logging.timeline_steps: step %lld lies behind the last one, %lld",
+                      (long long)steps[0], (long long)t->run.total_steps);
+    }
     /* Of a micro-step: each block forward, again, backward; each unit gathered twice, reduced in
      * two groups; a batch. Then sums, update, publish. */
     double spans =
