@@ -296,6 +296,15 @@ static void say_limit(struct trainer *t)
     }
 }
 
+/* Says which key has no effect on this model. */
+static void say_batch_norm(struct trainer *t)
+{
+    if (t->job->training.sync_batch_norm && t->chain.buffer_count == 0 && t->world->round <= 1) {
+        observers_say(&t->observers, "train: no effect: training.sync_batch_norm (%s has no batch norms)",
+                      t->job->model.ops->name);
+    }
+}
+
 /* Says which level of activation_checkpointing the GPU's memory has led to. */
 static void say_level(struct trainer *t)
 {
@@ -537,6 +546,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
         goto out;
     }
     say_limit(&t);
+    say_batch_norm(&t);
     if (t.files) {
         trainer_check_disk(&t);
     }

@@ -41,15 +41,16 @@ def plan(job, *sets):
 STILL = ["learning_rate=0", "lr_scheduler_type=constant"]
 
 
-@pytest.mark.parametrize("more", [[], ["data.sampler=distributed"], ["accumulate_sync=boundary", "gradient_accumulation_steps=2", "batch_size_per_gpu=6"]])
+@pytest.mark.parametrize("more", [[], ["data.sampler=distributed", "sync_batch_norm=true"], ["accumulate_sync=boundary", "gradient_accumulation_steps=2", "batch_size_per_gpu=6"]])
 def test_an_epoch_is_the_first_batches_of_its_order(place, more):
     folder, job = place
     out, whole = folder / f"first{len(more)}{more[0][:6] if more else ''}", folder / f"whole{len(more)}{more[0][:6] if more else ''}"
-    batches = 6 if len(more) > 1 else 3
+    batches = 6 if len(more) > 2 else 3
     said = done(job, out, 1, f"limit_train_batches={batches}", *STILL, *more)
     done(job, whole, 1, *STILL, *more)
     limited, all_of = rows(out), rows(whole)
     epoch = len(all_of) // 3
+    assert not more or "sync" not in more[-1] or "no effect: training.sync_batch_norm (gpt2 has no batch norms)" in said, said
     assert "an epoch is 36 of " in said and "(training.limit_train_batches)" in said, said
     assert len(limited) == 9 and epoch > 3
     for i in range(3):
