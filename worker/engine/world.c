@@ -247,6 +247,7 @@ static int open_inside(struct world *w, const struct world_options *o, struct dt
     struct dt_device_options device = {.thread_count = w->threads,
                                        .local_rank_count = sharers,
                                        .attention = o->deterministic ? "own" : o->attention,
+                                       .convolution = o->deterministic ? "own" : o->attention,
                                        .tf32 = o->tf32};
     const char *name = NULL;
     if (choose_device(w, o, &name, &device.index, err) != 0) {

@@ -324,7 +324,8 @@ static const struct dt_field training_fields[] = {
     {"check_replicas_every_n_steps", "0",
      "steps between comparisons of what several ranks hold alike, weights and optimizer state, bit by bit; 0: never",
      AT(check_replicas_every_n_steps), &steps},
-    {"eval_batches", "0", "batches per evaluation, or below 1 a share of them; 0: all", AT(eval_batches), &eval_batches},
+    {"eval_batches", "0", "batches per evaluation, or below 1 a share of them; 0: all", AT(eval_batches),
+     &eval_batches},
     {"eval_every_n_epochs", "0", "epochs between evaluations, also parts of one (0.25); 0: by eval_every_n_steps",
      AT(eval_every_n_epochs), &epochs},
     {"num_sanity_val_steps", "0", "batches of each set that a new run evaluates before its first step; -1: all",
@@ -344,7 +345,8 @@ static const struct dt_field training_fields[] = {
      "ranks sum in one order (by peer, not nccl); CPUs repeat bit by bit anyway",
      AT(deterministic), &boolean},
     {"attention", "\"auto\"",
-     "on GPUs in BF16: own: kernels of ours; ordered: these or cuDNN, as was measured once, in an order; fast: "
+     "on GPUs, in BF16 and for convolutions: own: kernels of ours; ordered: these or cuDNN, as was measured once, in "
+     "an order; fast: "
      "backward "
      "may add up in no order, so bits need not repeat; auto: ordered; with deterministic only own",
      AT(attention), &attention},
@@ -541,8 +543,8 @@ static const struct dt_field checkpointing_fields[] = {
      &boolean},
     {"save_timeout", "600", "seconds a save may take; 0: any", AT(save_timeout_s), &seconds},
     {"snapshot_every_n_steps", "0",
-     "steps between copies of the state in host memory, from which a job on one host goes on when a worker dies; "
-     "0: none",
+     "steps between copies of the state in host memory, from which the job goes on when a worker dies; 0: "
+     "none",
      AT(snapshot_every_n_steps), &steps},
     {"save_top_k", "0", "the best checkpoints to keep beside the newest; an evaluation that is one of them saves",
      AT(save_top_k), &top_checkpoints},

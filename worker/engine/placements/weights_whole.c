@@ -1,11 +1,13 @@
 /* Weights whole on every rank. When each rank's optimizer updates a slice only, publish gathers
  * the units in forward order, and get lets the compute stream wait for its unit alone, so the
- * gathers hide behind the next forward. */
+ * gathers hide behind the next forward. Weights that never travel need no memory that peers reach. */
 #include "worker/engine/strategy.h"
 
 static void add(struct strategy *s, struct plan *p)
 {
-    strategy_plan_home(s, &s->weights_home, &home_device, p, PLAN_WEIGHTS, PLAN_PEERS, s->total, s->precision.compute);
+    bool travel = s->optimizer == PART_SLICE || (s->hook.row != NULL && s->hook.row->local);
+    strategy_plan_home(s, &s->weights_home, &home_device, p, PLAN_WEIGHTS, travel ? PLAN_PEERS : PLAN_LOCAL, s->total,
+                       s->precision.compute);
 }
 
 static int open_whole(struct strategy *s, const struct plan *p, struct dt_error *err)
