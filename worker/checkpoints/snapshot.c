@@ -258,16 +258,21 @@ static int find(const struct snapshots *s, const struct snapshot_id *id, struct 
     return dt_fail(err, DT_NOT_FOUND, "snapshot of step %" PRId64 ": is not complete", id->step);
 }
 
-int snapshots_head(struct snapshots *s, const struct snapshot_id *id, struct dt_text *out, struct dt_error *err)
+int snapshots_head(const struct snapshots *s, const struct snapshot_id *id, struct dt_text *out, struct dt_error *err)
 {
     struct facts of;
-    struct checkpoint_bytes file;
-    char *entry = NULL;
-    unmap(s);
-    int rc = find(s, id, &of, err) == 0 ? map_part(s, 0, &of, &file, out, &entry, err) : -1;
-    unmap(s);
-    free(entry);
-    return rc;
+    if (find(s, id, &of, err) != 0) {
+        return -1;
+    }
+    size_t size = (size_t)(of.head_bytes + of.entry_bytes);
+    char *texts = dt_alloc(size);
+    int64_t at = region(0, half_of(s, 0, &of)) + HEADER_BYTES + of.file_bytes;
+    bool good = pread(s->fd, texts, size, at) == (ssize_t)size && XXH3_64bits(texts, size) == of.texts_sum;
+    if (good) {
+        dt_text_add(out, texts, (size_t)of.head_bytes);
+    }
+    free(texts);
+    return good ? 0 : dt_fail(err, DT_INVALID, "snapshot of step %" PRId64 ": its state was changed", id->step);
 }
 
 static int open_named(const struct snapshot_id *id, const struct dt_text *text, const struct checkpoint_bytes *files,
@@ -278,8 +283,8 @@ static int open_named(const struct snapshot_id *id, const struct dt_text *text, 
     return checkpoint_open_memory(out, name, text, files, count, err);
 }
 
-int snapshots_checkpoint(struct snapshots *s, const struct snapshot_id *id, const struct dt_text *head,
-                         struct checkpoint **out, struct dt_error *err)
+int snapshots_checkpoint(struct snapshots *s, const struct snapshot_id *id, struct checkpoint **out,
+                         struct dt_error *err)
 {
     struct facts of;
     unmap(s);
@@ -295,10 +300,6 @@ int snapshots_checkpoint(struct snapshots *s, const struct snapshot_id *id, cons
         rc = map_part(s, i, &of, &files[i], &text, &entries[i], err);
     }
     if (rc == 0) {
-        if (head != NULL) {
-            dt_text_reset(&text);
-            dt_text_add(&text, head->data, head->size);
-        }
         manifest_end(&text, (const char *const *)entries, count);
         rc = open_named(id, &text, files, count, out, err);
     }
@@ -311,8 +312,8 @@ int snapshots_checkpoint(struct snapshots *s, const struct snapshot_id *id, cons
     return rc;
 }
 
-int snapshots_without(const struct snapshot_id *id, const struct dt_text *head, struct checkpoint **out,
-                      struct dt_error *err)
+int snapshots_state(const struct snapshot_id *id, const struct dt_text *head, struct checkpoint **out,
+                    struct dt_error *err)
 {
     struct dt_text text;
     dt_text_init(&text);

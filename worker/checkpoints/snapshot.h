@@ -34,15 +34,14 @@ int snapshots_write(struct snapshots *s, const struct checkpoint_state *state, i
 /* The snapshots of which all workers that this host had then have a part, the newest round and step first.
  * Returns how many: 2 at most. */
 int snapshots_list(const struct snapshots *s, struct snapshot_part out[2]);
-/* Appends the state of one as text. */
-int snapshots_head(struct snapshots *s, const struct snapshot_id *id, struct dt_text *out, struct dt_error *err);
-/* Opens what this host has of it as a checkpoint, to be closed before the next is opened or written. head: the
- * state as another host has it, where that is to be the same on all; null: this host's. */
-int snapshots_checkpoint(struct snapshots *s, const struct snapshot_id *id, const struct dt_text *head,
-                         struct checkpoint **out, struct dt_error *err);
-/* A checkpoint with that state and without tensors, for a host that has no part. s may be null. */
-int snapshots_without(const struct snapshot_id *id, const struct dt_text *head, struct checkpoint **out,
-                      struct dt_error *err);
+/* Appends the state of one as text. A checkpoint that is open stays so. */
+int snapshots_head(const struct snapshots *s, const struct snapshot_id *id, struct dt_text *out, struct dt_error *err);
+/* Opens what this host has of it as a checkpoint, to be closed before the next is opened or written. */
+int snapshots_checkpoint(struct snapshots *s, const struct snapshot_id *id, struct checkpoint **out,
+                         struct dt_error *err);
+/* A checkpoint with that state and without tensors. */
+int snapshots_state(const struct snapshot_id *id, const struct dt_text *head, struct checkpoint **out,
+                    struct dt_error *err);
 /* This worker's parts of others (null: its parts) are no snapshots any more: a run that goes on elsewhere has
  * left them behind. */
 void snapshots_keep(struct snapshots *s, const struct snapshot_id *id);

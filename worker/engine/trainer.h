@@ -196,6 +196,7 @@ struct trainer_saver {
     int64_t named_step;
     struct save_beside *beside;   /* the save that goes on beside training; null: none does */
     struct snapshots *snapshots;  /* null: the job wants none, or nothing here would keep them */
+    struct checkpoint *opened;    /* the snapshot that is gone on from, once it was checked; null */
     struct snapshot_offer *offer; /* those from which this rank could go on; null until all ranks are asked */
     int hold;                     /* rank 0: the lock on the folder of checkpoints; -1: none */
 };

@@ -179,6 +179,7 @@ static const struct dt_rule wrap_by = {
     .type = DT_RULE_ENUM, .choices = "transformer_based|size_based|none", .later = "custom"};
 static const struct dt_rule elements = {.type = DT_RULE_INTEGER, .max = 9e15};
 static const struct dt_rule elements_or_null = {.type = DT_RULE_INTEGER, .max = 9e15, .null = true, .null_value = -1};
+static const struct dt_rule ranks_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 1048576, .null = true};
 static const struct dt_rule globs = {.type = DT_RULE_STRINGS, .null = true};
 
 static const struct dt_rule offload_to = {.type = DT_RULE_ENUM, .choices = "none|cpu|nvme"};
@@ -344,7 +345,8 @@ static const struct dt_field training_fields[] = {
      "ranks sum in one order (by peer, not nccl); CPUs repeat bit by bit anyway",
      AT(deterministic), &boolean},
     {"attention", "\"auto\"",
-     "on GPUs in BF16: own: kernels of ours; ordered: these or cuDNN, as was measured once, in an order; fast: "
+     "on GPUs, in BF16 and for convolutions: own: kernels of ours; ordered: these or cuDNN, as was measured once, in "
+     "an order; fast: "
      "backward "
      "may add up in no order, so bits need not repeat; auto: ordered; with deterministic only own",
      AT(attention), &attention},
@@ -408,6 +410,10 @@ static const struct dt_field optimizer_fields[] = {
 static const struct dt_field fsdp_fields[] = {
     {"device_mesh", "null", "[replicas, shards] of hybrid strategies; one shard group per host when null",
      AT(device_mesh), &mesh},
+    {"reshard_after_forward", "null",
+     "ranks over which weights are sliced from forward to backward, which gathers from fewer then: a divisor of those "
+     "of the shard group; null: all of them",
+     AT(reshard_after_forward), &ranks_or_null},
     {"backward_prefetch", "\"BACKWARD_PRE\"", "when the weights of the next backward are fetched",
      AT(backward_prefetch), &prefetch},
     {"forward_prefetch", "false", "fetch the next weights before this forward", AT(forward_prefetch), &boolean},
@@ -537,8 +543,8 @@ static const struct dt_field checkpointing_fields[] = {
      &boolean},
     {"save_timeout", "600", "seconds a save may take; 0: any", AT(save_timeout_s), &seconds},
     {"snapshot_every_n_steps", "0",
-     "steps between copies of the state in host memory, from which a job on one host goes on when a worker dies; "
-     "0: none",
+     "steps between copies of the state in host memory, from which the job goes on when a worker dies; 0: "
+     "none",
      AT(snapshot_every_n_steps), &steps},
     {"save_top_k", "0", "the best checkpoints to keep beside the newest; an evaluation that is one of them saves",
      AT(save_top_k), &top_checkpoints},

@@ -118,11 +118,12 @@ int trainer_propose_snapshot(struct trainer *t, int64_t file_step, struct dt_tex
 bool trainer_is_snapshot(const char *path, struct saved_snapshot *out);
 /* This rank's host has of it what the rank needs. */
 bool trainer_has_snapshot(const struct trainer *t, const struct saved_snapshot *x);
-/* Compares this rank's part of the checksums. */
+/* Opens it, and compares this rank's part of the checksums. */
 int trainer_check_snapshot(struct trainer *t, const struct saved_snapshot *x, struct dt_error *err);
-/* Opens what this rank's host has of it as a checkpoint, with the state that all ranks take. All ranks together. */
-int trainer_open_snapshot(struct trainer *t, const struct saved_snapshot *x, struct checkpoint **out,
-                          struct dt_error *err);
+/* All ranks, once each has checked it. *data: what this rank's host has of it; null: nothing. *state: the state
+ * that all ranks take; it may be the same. */
+int trainer_open_snapshot(struct trainer *t, const struct saved_snapshot *x, struct checkpoint **data,
+                          struct checkpoint **state, struct dt_error *err);
 /* Once all ranks have read what they have of it: those that lack it get it, and weights reach those that compute
  * with them. All ranks together. */
 int trainer_spread_snapshot(struct trainer *t, const char *path, struct dt_error *err);

@@ -28,6 +28,7 @@ double trainer_checkpoint_bytes(const struct trainer *t)
         data += (double)each * sizeof(float) * (double)t->chain.tensors[i].numel;
         slices += each;
     }
+    data += sizeof(float) * hook_saved_elements(&t->strategy);
     return data * (1 + sums) + header * slices * (t->shards > 1 ? 2 : 1) + 4096.0 * t->size;
 }
 

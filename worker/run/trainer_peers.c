@@ -57,7 +57,7 @@ static bool can_go_on(struct trainer *t, const struct snapshot_part *part)
     if (hook_keeps(t) && part->ranks == t->size && !same) {
         return false; /* its errors are those of another rank */
     }
-    bool can = snapshots_checkpoint(t->saver.snapshots, &part->id, NULL, &c, NULL) == 0 && has_own(t, c);
+    bool can = snapshots_checkpoint(t->saver.snapshots, &part->id, &c, NULL) == 0 && has_own(t, c);
     checkpoint_close(c);
     return can;
 }
@@ -189,36 +189,35 @@ static int share_head(struct trainer *t, const struct saved_snapshot *x, struct 
     return rc == 0 || t->rank == teller ? rc : dt_wrap(err, "rank %d waits for rank %d", t->rank, teller);
 }
 
-int trainer_open_snapshot(struct trainer *t, const struct saved_snapshot *x, struct checkpoint **out,
-                          struct dt_error *err)
-{
-    struct dt_text head;
-    if (t->world->node_count <= 1) {
-        return snapshots_checkpoint(t->saver.snapshots, &x->id, NULL, out, err);
-    }
-    dt_text_init(&head);
-    int rc = share_head(t, x, &head, err);
-    rc = rc != 0                      ? -1
-         : trainer_has_snapshot(t, x) ? snapshots_checkpoint(t->saver.snapshots, &x->id, &head, out, err)
-                                      : snapshots_without(&x->id, &head, out, err);
-    dt_text_clear(&head);
-    return rc;
-}
-
 int trainer_check_snapshot(struct trainer *t, const struct saved_snapshot *x, struct dt_error *err)
 {
-    struct checkpoint *c = NULL;
     if (!trainer_has_snapshot(t, x)) {
         return x->root >= 0 ? 0
                             : dt_fail(err, DT_NOT_FOUND, "snapshot of step %" PRId64 ": rank %d does not have it",
                                       x->id.step, t->rank);
     }
-    if (snapshots_checkpoint(t->saver.snapshots, &x->id, NULL, &c, err) != 0) {
+    if (snapshots_checkpoint(t->saver.snapshots, &x->id, &t->saver.opened, err) != 0) {
         return -1;
     }
-    checkpoint_progress(c, trainer_pulse, t->world->page);
-    int rc = checkpoint_verify_part(c, t->local_rank, t->local_size, err);
-    checkpoint_close(c);
+    checkpoint_progress(t->saver.opened, trainer_pulse, t->world->page);
+    return checkpoint_verify_part(t->saver.opened, t->local_rank, t->local_size, err);
+}
+
+int trainer_open_snapshot(struct trainer *t, const struct saved_snapshot *x, struct checkpoint **data,
+                          struct checkpoint **state, struct dt_error *err)
+{
+    struct dt_text head;
+    *data = *state = t->saver.opened; /* what was compared is not compared again */
+    t->saver.opened = NULL;
+    if (t->world->node_count <= 1) {
+        return 0;
+    }
+    dt_text_init(&head);
+    int rc = share_head(t, x, &head, err) == 0 ? snapshots_state(&x->id, &head, state, err) : -1;
+    if (rc != 0) {
+        checkpoint_close(*data);
+    }
+    dt_text_clear(&head);
     return rc;
 }
 
@@ -301,6 +300,8 @@ void trainer_keep_snapshot(struct trainer *t, const char *path)
 {
     struct saved_snapshot saved;
     bool is = trainer_is_snapshot(path, &saved);
+    checkpoint_close(t->saver.opened); /* null, unless a rank found it damaged */
+    t->saver.opened = NULL;
     if (t->saver.snapshots != NULL) {
         snapshots_keep(t->saver.snapshots, is ? &saved.id : NULL);
         atomic_store(&t->world->page->snapshot_step, is ? saved.id.step : -1);

@@ -58,6 +58,8 @@ void trainer_open_snapshots(struct trainer *t)
 
 void trainer_close_snapshots(struct trainer *t)
 {
+    checkpoint_close(t->saver.opened);
+    t->saver.opened = NULL;
     snapshots_close(t->saver.snapshots);
     t->saver.snapshots = NULL;
 }

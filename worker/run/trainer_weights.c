@@ -474,7 +474,7 @@ static int check_groups(const struct trainer *t, const struct checkpoint *c, con
         bool trained = x->unit >= 0 && strategy_trains(&t->strategy, x->unit);
         const struct optimizer_group *g = trained ? optimizer_group_of(&t->optimizer, x) : NULL;
         for (int k = 0; g != NULL && k < g->states; k++) {
-            if (!checkpoint_has(c, g->row->state[k], x->name, x->numel)) {
+            if (!checkpoint_holds(c, g->row->state[k], x->name, 0, x->numel)) {
                 return dt_fail(
                     err, DT_INVALID,
                     "%s: optimizer.groups: %s goes by %s now, and the saved state is of another optimizer; "
@@ -488,19 +488,18 @@ static int check_groups(const struct trainer *t, const struct checkpoint *c, con
 
 int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err)
 {
-    struct checkpoint *c = NULL;
+    struct checkpoint *c = NULL, *of = NULL; /* what is read, and the state */
     struct saved_snapshot x;
     bool snapshot = trainer_is_snapshot(path, &x);
-    if ((snapshot ? trainer_open_snapshot(t, &x, &c, err) : checkpoint_open(&c, path, err)) != 0) {
+    if (snapshot ? trainer_open_snapshot(t, &x, &c, &of, err) != 0 : checkpoint_open(&c, path, err) != 0) {
         return -1;
     }
-    const struct checkpoint_state *state = checkpoint_get_state(c);
-    int rc = trainer_check_saved(t, state, checkpoint_get_path(c), changes, err);
+    of = snapshot ? of : c;
+    const struct checkpoint_state *state = checkpoint_get_state(of);
+    int rc = trainer_check_saved(t, state, checkpoint_get_path(of), changes, err);
     rc = rc == 0 && !snapshot ? check_groups(t, c, changes, err) : rc;
     if (rc == 0) {
-        rc = !snapshot                     ? read_all(t, c, ALL, err)
-             : trainer_has_snapshot(t, &x) ? read_all(t, c, SNAPSHOT, err)
-                                           : fill_constants(t, err);
+        rc = c != NULL ? read_all(t, c, snapshot ? SNAPSHOT : ALL, err) : fill_constants(t, err);
     }
     if (rc == 0) {
         trainer_take_place(t, state, changes);
@@ -511,6 +510,7 @@ int trainer_load(struct trainer *t, const char *path, struct job_changes *change
         t->run.blank_steps = state->blank_steps;
         atomic_store(&t->world->page->step, t->run.step);
     }
+    checkpoint_close(of != c ? of : NULL);
     checkpoint_close(c);
     return rc;
 }

@@ -152,7 +152,7 @@ static void check(int64_t step, int ranks)
     assert_int_equal(snapshots_open(&s, 0, "0123", &err), 0);
     assert_in_range(snapshots_list(s, parts), 1, 2);
     assert_int_equal(parts[0].ranks, ranks);
-    if (snapshots_checkpoint(s, &parts[0].id, NULL, &c, &err) != 0) {
+    if (snapshots_checkpoint(s, &parts[0].id, &c, &err) != 0) {
         fail_msg("%s", err.text);
     }
     const struct checkpoint_state *state = checkpoint_get_state(c);
@@ -254,8 +254,7 @@ static void test_damage(void **state)
         assert_int_equal(pwrite(memory, &byte, 1, at), 1);
         assert_int_equal(snapshots_open(&s, 0, "0123", &err), 0);
         const struct snapshot_id id = {1, 5};
-        bool whole =
-            newest() == 5 && snapshots_checkpoint(s, &id, NULL, &c, &err) == 0 && checkpoint_verify(c, &err) == 0;
+        bool whole = newest() == 5 && snapshots_checkpoint(s, &id, &c, &err) == 0 && checkpoint_verify(c, &err) == 0;
         assert_false(whole);
         checkpoint_close(c);
         snapshots_close(s);
@@ -307,7 +306,7 @@ static void test_a_part_of_the_ranks(void **state)
     assert_int_equal(snapshots_list(s, parts), 2);
     assert_true(parts[0].id.round == 2 && parts[0].id.step == 9 && parts[1].id.step == 8);
     assert_true(parts[0].ranks == 5 && parts[0].first == 2 && parts[0].count == 2);
-    assert_int_equal(snapshots_checkpoint(s, &id, NULL, &c, &err), 0);
+    assert_int_equal(snapshots_checkpoint(s, &id, &c, &err), 0);
     assert_true(checkpoint_holds(c, "weight", "w", begin, end - begin));
     assert_false(checkpoint_holds(c, "weight", "w", begin - 1, 2));
     assert_false(checkpoint_holds(c, "weight", "w", end - 1, 2));
@@ -322,7 +321,7 @@ static void test_a_part_of_the_ranks(void **state)
     /* a host without a part takes the state of another */
     dt_text_init(&head);
     assert_int_equal(snapshots_head(s, &id, &head, &err), 0);
-    assert_int_equal(snapshots_without(&id, &head, &c, &err), 0);
+    assert_int_equal(snapshots_state(&id, &head, &c, &err), 0);
     assert_int_equal(checkpoint_get_state(c)->position, 7 * 9);
     assert_string_equal(checkpoint_get_state(c)->model_config, "{\"model_type\":\"gpt2\"}");
     assert_false(checkpoint_holds(c, "weight", "w", 0, 1));

@@ -183,12 +183,15 @@ static void test_blocks(void **state)
              NULL);
     same_job("f.json", "{\"fsdp_auto_wrap_policy\": \"NO_WRAP\", \"fsdp_min_num_params\": 0}", 2,
              "{\"training\": {\"strategy\": \"full_shard\"}, \"fsdp\": {\"auto_wrap_policy\": \"none\"}}", NULL);
+    same_job("f.json", "{\"fsdp_version\": 2, \"reshard_after_forward\": 2}", 4,
+             "{\"training\": {\"strategy\": \"full_shard\"}, \"fsdp\": {\"reshard_after_forward\": 2}}", NULL);
     same_job("f.json", "{\"fsdp_version\": \"1\", \"reshard_after_forward\": \"HYBRID_SHARD\"}", 2,
              "{\"training\": {\"strategy\": \"hybrid_shard\"}}", NULL);
     refused(
         "f.json",
         "{\"fsdp_version\": 2, \"reshard_after_forward\": \"FULL_SHARD\", \"xla\": true, \"state_dict_type\": 2}", 1,
-        "f.json:1:21: reshard_after_forward: of fsdp_version 2 it is true or false; with names of strategies write 1 "
+        "f.json:1:21: reshard_after_forward: of fsdp_version 2 it is true, false, or a number of ranks; with names of "
+        "strategies write 1 "
         "there\nf.json:1:60: xla: is true: XLA is not supported; remove it, and ranks compute on CPUs or CUDA GPUs\n"
         "f.json:1:73: state_dict_type: is 2: its slices load on one number of ranks only; write 3\n");
 }

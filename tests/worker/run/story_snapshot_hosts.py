@@ -118,7 +118,7 @@ def test_killed_workers(place, plain, layout, strategy, sets):
 
 @pytest.mark.parametrize("layout, strategy, sets, again", [
     ((1, 1), "ddp", ["training.precision=bf16-mixed"], True),
-    ((2, 2), "hybrid_shard", MESH, True),
+    ((2, 2), "hybrid_shard", [*MESH, "offload.optimizer=nvme", "offload.parameters=nvme", "offload.nvme_path=FOLDER"], True),
     ((1, 1), "full_shard", [], False),
     ((1, 1), "zero1", [], False),
 ])
@@ -127,7 +127,7 @@ def test_a_host_that_is_replaced(place, plain, layout, strategy, sets, again, lo
     """Its memory is gone. Ranks of the new host get the state of others where these have all of it; otherwise all ranks take a checkpoint."""
     folder, _ = place
     port, out = nodes.free_port(), folder / f"replaced-{strategy}-{lost}"
-    sets = [*sets, "checkpointing.save_every_n_steps=25"]
+    sets = [*(s.replace("FOLDER", str(folder)) for s in sets), "checkpointing.save_every_n_steps=25"]
     options = ["--rdzv_conf=last_call_timeout=1,keep_alive_interval=1"]
     jobs = [start(place, out, port, len(layout), local, strategy, sets, *options) for local in layout]
     training.worker_at(jobs, 27)
@@ -171,8 +171,10 @@ def test_killed_while_they_go_on(place, plain):
     jobs = [start(place, out, port, 2, local, "zero2", sets) for local in (2, 1)]
     at = 20
     for _ in range(3):
+        training.worker_at(jobs, at)
+        before = workers(jobs)
         at = kill_at(jobs, at, rng) + 8  # a job that comes no further is ended after a third time
-        support.wait_until(lambda: len(workers(jobs)) == 3, "the next round")
+        support.wait_until(lambda: len(now := workers(jobs)) == 3 and not set(now) & set(before), "the next round")
         time.sleep(rng.random() * 0.2)
         os.kill(rng.choice(workers(jobs)), signal.SIGKILL)
     results = nodes.finish(*jobs)
