@@ -184,6 +184,22 @@ def test_on_a_gpu(tmp_path, monkeypatch, ranks, run, sync):
     assert [m["loss"] for m in metrics(tmp_path / "none") if "loss" in m] == pytest.approx(want[:4], rel=2e-5)
 
 
+@pytest.mark.skipif(not os.path.exists(GPU_TRAIN), reason="built without the CUDA toolkit's headers")
+def test_same_bits_on_a_gpu(tmp_path, monkeypatch):
+    """The software GPU in BF16: strategies that overwrite gradients, and those that clear them and add, have the same engines of cuDNN."""
+    for name, path in (("dtrun", support.program("dtrun")), ("train", GPU_TRAIN)):
+        shutil.copy2(path, tmp_path / name)
+    monkeypatch.setenv("DTRUN_CONVOLUTION", "cudnn")
+    monkeypatch.setenv("DTRUN_CACHE", str(tmp_path / "cache"))
+    job = make_job(tmp_path, "basic", 2, training={"device": "cuda", "share_gpu": True, "max_steps": 2, "precision": "bf16-mixed", "collectives": "peer"})
+    hashes = set()
+    for strategy in ("ddp", "full_shard"):
+        r = train(job, tmp_path / strategy, 2, f"training.strategy={strategy}", dtrun=str(tmp_path / "dtrun"))
+        assert ("convolutions measured" in r.stderr) == (strategy == "ddp"), r.stderr
+        hashes.add(weights_hash(tmp_path / strategy))
+    assert len(hashes) == 1
+
+
 @pytest.mark.parametrize("choice, count", [("true", 2), ("false", 0)])
 def test_broadcast_buffers(tmp_path, choice, count):
     """Rank 0's buffers go to all ranks before each step, once for its micro-steps."""
