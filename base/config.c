@@ -138,7 +138,9 @@ static cJSON *parse(const char *file, const char *text, size_t size, struct dt_s
         (void)dt_fail(err, DT_INVALID, "%s: %zu values; a configuration has at most %d", file, scan->count, VALUES_MAX);
         return NULL;
     }
-    return cJSON_ParseWithLength(text, size);
+    cJSON *tree = cJSON_ParseWithLength(text, size);
+    dt_scan_numbers(tree, text, size);
+    return tree;
 }
 
 /* Adds the members of a text under `section` ("": at the top). */
@@ -308,6 +310,7 @@ int dt_config_set(struct dt_config *c, const char *assignment, const char *optio
         }
     }
     keep_tree(c, tree);
+    dt_scan_numbers(tree, text, strlen(text));
     remove_entries(c, path);
     /* the sections above must be there */
     for (char *dot = strchr(path, '.'); dot != NULL; dot = strchr(dot + 1, '.')) {
@@ -340,6 +343,12 @@ void dt_config_hints(struct dt_config *c, const struct dt_config_hint *hints)
 
 void config_add_problem(struct dt_config *c, const struct entry *e, char *text)
 {
+    for (size_t i = 0; i < c->problem_count; i++) {
+        if (strcmp(c->problems[i].text, text) == 0) { /* of two keys that one other gave */
+            free(text);
+            return;
+        }
+    }
     c->problems = dt_realloc(c->problems, (c->problem_count + 1) * sizeof *c->problems);
     c->problems[c->problem_count] = (struct problem){.file = e != NULL ? e->file : UINT32_MAX,
                                                      .line = e != NULL ? e->line : UINT32_MAX,
@@ -607,6 +616,28 @@ void dt_config_move(struct dt_config *c, const char *from, const char *to, cJSON
     e.path = dt_arena_strdup(c->arena, to);
     e.read = e.section = false;
     add_entry(c, e);
+}
+
+void dt_config_unfold(struct dt_config *c, const char *from, const char *path, cJSON *object)
+{
+    const struct entry e = *find(c, from);
+    keep_tree(c, object);
+    size_t first = c->entry_count, unnamed = strlen(e.path) - strlen(e.name);
+    add_entry(c, e);
+    struct entry *section = &c->entries[first];
+    section->path = dt_arena_strdup(c->arena, path);
+    section->value = section->given = object;
+    section->section = true;
+    flatten(c, object, section->path, &(struct source){.where = e.where, .loose = e.loose, .unnamed = unnamed});
+    for (size_t i = first; i < c->entry_count; i++) {
+        struct entry *x = &c->entries[i];
+        x->name = x->path + unnamed;
+        x->file = e.file;
+        x->line = e.line;
+        x->column = e.column;
+        x->file_path = e.file_path;
+        x->read = false;
+    }
 }
 
 static int by_place(const void *a, const void *b)

@@ -174,6 +174,9 @@ void dt_config_pass(struct dt_config *c, const char *path);
 /* Gives a value (null: the one of `from`; else c owns it) to the key `to`, in place of what `to`
  * had. `from` was given; messages about `to` say its place and name. */
 void dt_config_move(struct dt_config *c, const char *from, const char *to, struct cJSON *value);
+/* Makes an object (owned by c from here on) that stands within the value of `from`, as in a list, a section at `path`,
+ * which begins with from's path and a dot: its members are keys there. Messages say from's place. */
+void dt_config_unfold(struct dt_config *c, const char *from, const char *path, struct cJSON *object);
 /* The number that a value is or, as YAML and command lines write it, spells; false for others. */
 bool dt_config_number(const struct cJSON *value, double *out);
 /* True when the key was given and, once it was read, fitted its rule. */

@@ -56,7 +56,11 @@ struct cJSON;
 struct cJSON *dt_scan_parse(const char *text, size_t size, const char *where, struct dt_scan *out,
                             struct dt_error *err);
 
-/* The same for a JSON text from elsewhere, of which only some values are used: numbers may have any
+/* Gives each number of a tree that this text was read into the characters that it is written with, as valuestring: 1 is
+ * not 1.0 to everybody. The tree may be null. */
+void dt_scan_numbers(struct cJSON *tree, const char *text, size_t size);
+
+/* The same as dt_scan_parse for a JSON text from elsewhere, of which only some values are used: numbers may have any
  * size. A number beyond a double's range is infinite in the tree. */
 struct cJSON *dt_scan_parse_others(const char *text, size_t size, const char *where, struct dt_error *err);
 

@@ -1,7 +1,8 @@
-/* The members of a JSON object exactly as written. A text can be passed on with a few values
- * changed and everything else unchanged: numbers of any size, the order of keys, white space. */
+/* What a JSON text has exactly as written. The members of an object, so that a text can be passed on with a few values
+ * changed and everything else unchanged: numbers of any size, the order of keys, white space. The numbers of a tree. */
 #include "base/scan.h"
 
+#include <cjson/cJSON.h>
 #include <string.h>
 
 static size_t skip_space(const char *text, size_t size, size_t at)
@@ -120,4 +121,30 @@ void dt_scan_relax(const char *text, size_t size, struct dt_text *out)
         }
         at = end;
     }
+}
+
+/* Values and numbers come in one order. */
+static size_t name_numbers(cJSON *value, const char *text, size_t size, size_t at)
+{
+    for (cJSON *v = value; v != NULL; v = v->next) {
+        if (cJSON_IsArray(v) || cJSON_IsObject(v)) {
+            at = name_numbers(v->child, text, size, at);
+        } else if (cJSON_IsNumber(v)) {
+            while (at < size && text[at] != '-' && (text[at] < '0' || text[at] > '9')) {
+                at = text[at] == '"' ? skip_string(text, size, at) : at + 1;
+            }
+            size_t end = at;
+            while (end < size && strchr("+-.eE0123456789", text[end]) != NULL && text[end] != '\0') {
+                end++;
+            }
+            v->valuestring = dt_format("%.*s", (int)(end - at), text + at); /* freed by cJSON */
+            at = end;
+        }
+    }
+    return at;
+}
+
+void dt_scan_numbers(cJSON *tree, const char *text, size_t size)
+{
+    (void)name_numbers(tree, text, size, 0);
 }

@@ -1,4 +1,4 @@
-/* The memory of the workers' snapshots. The agent makes it as one memfd for all rounds and passes
+/* The memory of the snapshots of a host's workers. Its agent makes it as one memfd for all rounds and passes
  * DTRUN_SNAPSHOTS=/proc/PID/fd/N (PID is the agent's). It belongs to no folder, so nothing is left of it when
  * the agent has ended, however it has. Each worker has two regions, far apart: only what is written takes
  * memory. What is in a region is worker/checkpoints/snapshot.h. */

@@ -577,6 +577,9 @@ static int run(const struct job *job, const char *checkpoint)
     if (w.rank == 0 && job->inert_keys != NULL) {
         dt_text_say(stderr, "train: no effect: %s (train --explain KEY says why)", job->inert_keys);
     }
+    if (w.rank == 0 && job->idle_keys != NULL && checkpoint == NULL) {
+        dt_text_say(stderr, "train: no effect: %s", job->idle_keys);
+    }
     if (w.rank == 0 && options.tf32 && w.device->ops->plans == NULL) {
         dt_text_say(stderr,
                     "train: no effect: training.matmul_precision (products of F32 are computed in F32 on a CPU)");

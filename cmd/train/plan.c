@@ -50,6 +50,9 @@ int train_plan(const struct job *job, const struct train_plan *o, struct dt_erro
         if (print) {
             trainer_print_plan(&t, device, local, o->json, &text);
             fputs(dt_text_str(&text), stdout);
+            if (job->idle_keys != NULL && !o->json) {
+                printf("\nno effect    %s\n", job->idle_keys);
+            }
         }
         rc = on_gpu
                  ? trainer_check_total(&t, total_bytes, local, err)
@@ -72,6 +75,7 @@ int train_plan(const struct job *job, const struct train_plan *o, struct dt_erro
     bool starts = !print || getenv("TORCHELASTIC_RUN_ID") != NULL;
     rc = rc == 0 && starts ? trainer_check_free(job, err) : rc;
     rc = rc == 0 ? trainer_check_folder(&t, err) : rc;
+    rc = rc == 0 && !job->evaluates && !job->elsewhere ? trainer_check_limit(&t, err) : rc;
     if (rc == 0 && print && !o->json && t.run.step > 0) {
         printf("\ngoes on    from step %lld to step %lld\n", (long long)t.run.step, (long long)t.run.total_steps);
     }

@@ -135,7 +135,7 @@ void failures_add(struct failures *f, const struct worker *one, int local_rank, 
 
 void failures_progress(struct failures *f, const struct workers *w)
 {
-    int64_t snapshot = w->snapshots_shown ? INT64_MAX : -1;
+    int64_t snapshot = w->snapshot_fd >= 0 ? INT64_MAX : -1;
     for (int i = 0; i < w->count; i++) {
         struct dt_page_look page;
         dt_page_read(w->list[i].page, 0, &page);

@@ -11,7 +11,7 @@ struct failures {
     int count, capacity;
     int root;                 /* index of the cause after failures_settle; -1: none */
     int64_t step, saved_step; /* the latest step and saved step on all pages; -1: unknown */
-    int64_t snapshot_step;    /* the latest one of which all workers have a snapshot; -1: none */
+    int64_t snapshot_step;    /* the latest one of which all workers here have a snapshot; -1: none */
     /* kills for lack of memory in our control group when the round began; -1: unknown */
     long long oom_before;
     char host[256];

@@ -51,7 +51,7 @@ static int spawn_one(struct job *job, int i, struct dt_arena *arena, struct dt_e
                            .master_port = job->round.meeting.master_port,
                            .use_agent_store = true,
                            .page = page,
-                           .snapshots = job->workers.snapshots_shown ? snapshots : NULL,
+                           .snapshots = job->workers.snapshot_fd >= 0 ? snapshots : NULL,
                            .error_file = logs_error_file(job->logs, i),
                            .timer_file = job->watching.timers != NULL ? timer_file_path(job->watching.timers) : NULL,
                            .log_dir = logs_worker_dir(job->logs, i),
@@ -129,7 +129,6 @@ void job_spawn(struct job *job)
         timer_file_reset(job->watching.timers);
     }
     say_short_backlog(job);
-    job->workers.snapshots_shown = job->workers.snapshot_fd >= 0 && p->world_size == job->workers.count;
     if (workers_begin(&job->workers, p->round, &err) != 0 ||
         logs_attempt(job->logs, p->restarts_used, p->local_world_size, p->rank, p->group_rank, p->world_size, &err) !=
             0) {

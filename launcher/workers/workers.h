@@ -43,7 +43,6 @@ struct workers {
     /* The memory of the workers' snapshots (base/snapshots.h), which outlives them; -1: none. It ends with
      * this process, however that ends. */
     int snapshot_fd;
-    bool snapshots_shown; /* all ranks of the round are workers of this process, so they use it */
     int count, running_count;
     /* soft limit of open files for workers: the one that dtrun was started with */
     struct rlimit files;

@@ -57,6 +57,7 @@ struct checkpoint_slice {
 struct checkpoint_state {
     /* optimizer steps done; epoch, and samples that all ranks together have consumed in it */
     int64_t step, epoch, position;
+    int64_t blank_steps;     /* steps without targets so far */
     int64_t tokens;          /* tokens seen since the start of training */
     int64_t optimizer_steps; /* the optimizer's step count */
     /* of.micro_batch 0: unknown, because an older version has saved it */
@@ -143,8 +144,8 @@ struct checkpoint_bytes { /* a rank's file in memory, which must live until chec
     const void *at;
     size_t size;
 };
-/* The same from memory: the text of the manifest, and its files in the manifest's order. `name` is what the
- * checkpoint is called in messages. */
+/* The same from memory: the text of the manifest, and its files in the manifest's order. They may be those of
+ * some ranks only (checkpoint_holds). `name` is what the checkpoint is called in messages. */
 int checkpoint_open_memory(struct checkpoint **out, const char *name, const struct dt_text *manifest,
                            const struct checkpoint_bytes *files, int file_count, struct dt_error *err);
 /* The folder, beside a checkpoint, for the files that the run began with (origin.h), whether it
@@ -158,6 +159,8 @@ const struct checkpoint_state *checkpoint_get_state(const struct checkpoint *c);
  * numel. */
 int checkpoint_read(struct checkpoint *c, const char *purpose, const char *name, int64_t numel, int64_t first,
                     int64_t count, float *out, struct dt_error *err);
+/* Does it have elements [first, first + count) of a tensor? Opened from a folder it has all. */
+bool checkpoint_holds(const struct checkpoint *c, const char *purpose, const char *name, int64_t first, int64_t count);
 /* Names and shapes of all tensors, in no particular order. */
 int checkpoint_tensor_count(const struct checkpoint *c);
 void checkpoint_tensor(const struct checkpoint *c, int i, const char **name, int *dims, const int64_t **shape);

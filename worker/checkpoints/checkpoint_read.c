@@ -108,7 +108,7 @@ int checkpoint_open_memory(struct checkpoint **out, const char *name, const stru
 {
     struct checkpoint *c = dt_alloc(sizeof *c);
     c->path = dt_strdup(name);
-    int rc = manifest_parse(&c->manifest, manifest, err);
+    int rc = manifest_parse_part(&c->manifest, manifest, err);
     if (rc == 0 && c->manifest.file_count != file_count) {
         rc = dt_fail(err, DT_INVALID, "%d files, expected %d", file_count, c->manifest.file_count);
     }
@@ -186,6 +186,25 @@ void checkpoint_progress(struct checkpoint *c, void (*tell)(void *context), void
     c->context = context;
 }
 
+/* Do slices hold elements [first, first + count), without a gap? */
+static bool holds(const struct manifest *m, const char *purpose, int tensor, int64_t first, int64_t count)
+{
+    int64_t end = first + count;
+    for (int i = manifest_slice_at(m, purpose, tensor, first); first < end; i++) {
+        if (!manifest_slice_is(m, i, purpose, tensor) || m->slices[i].first > first) {
+            return false;
+        }
+        first = m->slices[i].first + m->slices[i].count;
+    }
+    return true;
+}
+
+bool checkpoint_holds(const struct checkpoint *c, const char *purpose, const char *name, int64_t first, int64_t count)
+{
+    int tensor = manifest_find(&c->manifest, name);
+    return tensor >= 0 && holds(&c->manifest, purpose, tensor, first, count);
+}
+
 int checkpoint_read(struct checkpoint *c, const char *purpose, const char *name, int64_t numel, int64_t first,
                     int64_t count, float *out, struct dt_error *err)
 {
@@ -202,6 +221,9 @@ int checkpoint_read(struct checkpoint *c, const char *purpose, const char *name,
     int i = manifest_slice_at(m, purpose, tensor, begin);
     if (!manifest_slice_is(m, i, purpose, tensor)) {
         return dt_fail(err, DT_NOT_FOUND, "%s: has no %s of %s", c->path, purpose, name);
+    }
+    if (!holds(m, purpose, tensor, first, count)) {
+        return dt_fail(err, DT_NOT_FOUND, "%s: has only a part of %s of %s", c->path, purpose, name);
     }
     for (; manifest_slice_is(m, i, purpose, tensor) && m->slices[i].first < first + count; i++) {
         const struct manifest_slice *s = &m->slices[i];

@@ -272,10 +272,22 @@ static int next_covered(const struct manifest *m, const char *purpose, int at)
     return at;
 }
 
+/* Checks that no two slices of a tensor and purpose overlap. */
+static int check_overlap(struct manifest *m, struct dt_error *err)
+{
+    for (int i = 1; i < m->slice_count; i++) {
+        const struct manifest_slice *a = &m->slices[i - 1], *b = &m->slices[i];
+        if (a->purpose == b->purpose && a->tensor == b->tensor && b->first < a->first + a->count) {
+            return dt_fail(err, DT_INVALID, "%s: %s has an overlap at element %" PRId64, m->tensors[b->tensor].name,
+                           b->purpose, b->first);
+        }
+    }
+    return 0;
+}
+
 /* Checks that the slices of each purpose, but for those of hooks, cover each of its tensors exactly once. */
 static int check_cover(struct manifest *m, struct dt_error *err)
 {
-    qsort(m->slices, (size_t)m->slice_count, sizeof *m->slices, compare_slices);
     int next_tensor = 0;
     int64_t covered = 0;
     const char *purpose = NULL;
@@ -379,7 +391,7 @@ bool manifest_slice_is(const struct manifest *m, int slice, const char *purpose,
            strcmp(m->slices[slice].purpose, purpose) == 0;
 }
 
-static int read_files(struct manifest *m, const cJSON *root, struct dt_error *err)
+static int read_files(struct manifest *m, const cJSON *root, bool whole, struct dt_error *err)
 {
     const cJSON *files = cJSON_GetObjectItemCaseSensitive(root, "files"), *file, *slice;
     int64_t slices = 0;
@@ -389,7 +401,7 @@ static int read_files(struct manifest *m, const cJSON *root, struct dt_error *er
         m->file_count++;
     }
     /* each rank writes one file at most */
-    if (!cJSON_IsArray(files) || slices < 1 || slices > SLICES_MAX || m->file_count > m->state.ranks) {
+    if (!cJSON_IsArray(files) || (whole && slices < 1) || slices > SLICES_MAX || m->file_count > m->state.ranks) {
         return dt_fail(err, DT_INVALID, "files: missing or out of range");
     }
     m->files = dt_arena_alloc(&m->arena, (size_t)m->file_count * sizeof *m->files);
@@ -419,14 +431,15 @@ static int read_files(struct manifest *m, const cJSON *root, struct dt_error *er
         }
         i++;
     }
-    if (check_files(m, err) != 0 || check_cover(m, err) != 0) {
+    qsort(m->slices, (size_t)m->slice_count, sizeof *m->slices, compare_slices);
+    if (check_files(m, err) != 0 || (whole ? check_cover(m, err) : check_overlap(m, err)) != 0) {
         return -1;
     }
     index_tensors(m);
     return 0;
 }
 
-int manifest_parse(struct manifest *m, const struct dt_text *text, struct dt_error *err)
+static int parse(struct manifest *m, const struct dt_text *text, bool whole, struct dt_error *err)
 {
     *m = (struct manifest){0};
     dt_arena_init(&m->arena);
@@ -441,13 +454,23 @@ int manifest_parse(struct manifest *m, const struct dt_text *text, struct dt_err
     }
     if (result == 0) {
         m->state.model_config = member_of(&m->arena, text, "model_config");
-        result = manifest_read_state(m, root, err) == 0 && read_files(m, root, err) == 0 ? 0 : -1;
+        result = manifest_read_state(m, root, err) == 0 && read_files(m, root, whole, err) == 0 ? 0 : -1;
     }
     cJSON_Delete(root);
     if (result != 0) {
         manifest_clear(m);
     }
     return result;
+}
+
+int manifest_parse(struct manifest *m, const struct dt_text *text, struct dt_error *err)
+{
+    return parse(m, text, true, err);
+}
+
+int manifest_parse_part(struct manifest *m, const struct dt_text *text, struct dt_error *err)
+{
+    return parse(m, text, false, err);
 }
 
 int manifest_read(struct manifest *m, const char *path, struct dt_error *err)

@@ -89,6 +89,8 @@ int manifest_read(struct manifest *m, const char *path, struct dt_error *err);
 /* The same for a text; errors do not name the file. Time and memory grow with the text, by at most
  * some 20 bytes per byte. */
 int manifest_parse(struct manifest *m, const struct dt_text *text, struct dt_error *err);
+/* The same for a text of some of the files, or of none: slices may leave gaps. */
+int manifest_parse_part(struct manifest *m, const struct dt_text *text, struct dt_error *err);
 void manifest_clear(struct manifest *m);
 /* Index of a tensor; -1: there is none of that name. */
 int manifest_find(const struct manifest *m, const char *name);

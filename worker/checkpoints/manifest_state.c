@@ -30,6 +30,13 @@ static void put_data_name(struct dt_text *out, const char *name)
     dt_text_json(out, name, end);
 }
 
+/* Steps without targets, where no step was skipped for another reason. */
+static int64_t steps_left_over(const struct checkpoint_state *s)
+{
+    int64_t moved = s->optimizer_steps + s->scaler.skipped;
+    return s->step > moved ? s->step - moved : 0;
+}
+
 static void put_stopper(struct dt_text *out, const struct stopper *s)
 {
     if (s->checks > 0) {
@@ -37,7 +44,8 @@ static void put_stopper(struct dt_text *out, const struct stopper *s)
                        ",\n\"stopper\":{\"checks\":%" PRId64 ",\"step\":%" PRId64 ",\"bad\":%" PRId64
                        ",\"reason\":%d,\"best\":",
                        s->checks, s->step, s->bad, (int)s->reason);
-        dt_text_printf(out, isfinite(s->best) ? "%.17g}" : "null}", s->best);
+        dt_text_printf(out, isfinite(s->best) ? "%.17g,\"value\":" : "null,\"value\":", s->best);
+        dt_text_printf(out, isfinite(s->value) ? "%.17g}" : "null}", s->value);
     }
 }
 
@@ -70,6 +78,9 @@ void manifest_head(struct dt_text *out, const struct checkpoint_state *state)
                        ",\n\"horizon\":{\"micro_batch\":%" PRId64 ",\"micro_steps\":%" PRId64 ",\"samples\":%" PRId64
                        ",\"base\":%" PRId64 ",\"rows\":%" PRId64 ",\"max_steps\":%" PRId64 ",\"end\":%" PRId64 "}",
                        h->of.micro_batch, h->of.micro_steps, h->samples, h->base, h->rows, h->max_steps, h->end);
+    }
+    if (state->blank_steps != steps_left_over(state)) {
+        dt_text_printf(out, ",\n\"blank_steps\":%" PRId64, state->blank_steps);
     }
     const struct scaler_state *x = &state->scaler;
     if (x->scale > 0) {
@@ -258,6 +269,7 @@ static int read_stopping(struct checkpoint_state *s, const cJSON *root, struct d
         return dt_fail(err, DT_INVALID, "stopper: reason or best: out of range");
     }
     x->reason = (enum stop_reason)reason;
+    (void)read_value(stopper, "value", &x->value); /* older ones have none */
     if (best != NULL && manifest_read_count(best, "seen", &s->best.seen, err) != 0) {
         return dt_wrap(err, "best");
     }
@@ -324,6 +336,11 @@ int manifest_read_state(struct manifest *m, const cJSON *root, struct dt_error *
         manifest_read_count(root, "ranks", &ranks, err) != 0 || manifest_read_count(root, "round", &round, err) != 0 ||
         read_horizon(&s->horizon, root, err) != 0 || read_scaler(&s->scaler, root, err) != 0 ||
         read_plateau(&s->plateau, root, err) != 0 || read_stopping(s, root, err) != 0) {
+        return -1;
+    }
+    s->blank_steps = steps_left_over(s);
+    if (cJSON_HasObjectItem(root, "blank_steps") &&
+        manifest_read_count(root, "blank_steps", &s->blank_steps, err) != 0) {
         return -1;
     }
     const cJSON *seed = cJSON_GetObjectItemCaseSensitive(root, "seed");

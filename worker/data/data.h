@@ -146,6 +146,10 @@ struct sampler {
     bool shuffle;
     enum sampler_order order;
     const struct data_mixture *mixture; /* null: one source */
+    /* A mixture goes on from epoch to epoch: after so many samples of one (0: all), or, if it repeats, from its
+     * first sample again. */
+    int64_t epoch_samples;
+    bool repeats;
     /* With shuffle: samples of like length come together, so that batches have little padding. The order
      * is PyTorch's, each window of it sorted by falling length, then the groups of `group` samples
      * shuffled. Null: not so. */

@@ -165,7 +165,8 @@ int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position)
 {
     assert(position >= 0 && position < s->sample_count);
     if (s->mixture != NULL) {
-        return mixed(s, epoch * s->sample_count + position);
+        int64_t before = s->repeats ? 0 : epoch * (s->epoch_samples > 0 ? s->epoch_samples : s->sample_count);
+        return mixed(s, before + position);
     }
     if (!s->shuffle || s->sample_count < 2) {
         return position;

@@ -35,6 +35,17 @@ static struct batch_split split_in(const struct job_training *j, const struct ba
                                 j->accumulation_schedule.count > 0 ? job_accumulation(j, epoch) : s->micro_steps};
 }
 
+int64_t horizon_rows(const struct job_training *j, int64_t rows, int64_t micro_batch)
+{
+    double limit = j->overfit_batches > 0 ? j->overfit_batches : j->limit_train_batches;
+    bool fills = j->uneven_inputs == UNEVEN_JOIN;
+    int64_t batches = (rows + (fills ? micro_batch - 1 : 0)) / micro_batch;
+    if (limit <= 0 || limit >= (double)batches) {
+        return rows;
+    }
+    return (int64_t)(limit < 1 ? limit * (double)batches : limit) * micro_batch;
+}
+
 /* Optimizer steps that `micro` micro-steps of one epoch make. */
 static int64_t steps_of(const struct job_training *j, int64_t micro, int64_t k)
 {

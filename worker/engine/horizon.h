@@ -34,6 +34,10 @@ struct horizon {
     int64_t end;           /* samples when it ends */
 };
 
+/* Samples of an epoch: all `rows`, or, as training.limit_train_batches or overfit_batches says, those of its first
+ * micro-steps of micro_batch samples. Whole batches, but for all of them, and 0 where the share is less than one.
+ * Without UNEVEN_JOIN samples behind the last whole batch are no batch that a share counts. */
+int64_t horizon_rows(const struct job_training *j, int64_t rows, int64_t micro_batch);
 /* Optimizer steps from a place in the data to the end of training.num_epochs, for a batch so
  * split. */
 int64_t horizon_epoch_steps(const struct job_training *j, int64_t rows, const struct batch_split *split, int64_t epoch,

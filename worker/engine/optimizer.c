@@ -94,6 +94,16 @@ int optimizer_check_names(const struct job *job, const struct chain *chain, stru
         if (check_globs("optimizer.groups", &job->optimizer.groups[i].params, chain, is_trained, err) != 0) {
             return -1;
         }
+        bool has = false;
+        for (int t = 0; t < chain->tensor_count && !has; t++) {
+            has = is_trained(chain, &chain->tensors[t]) && job_group_of(job, chain->tensors[t].name) == i;
+        }
+        if (!has) {
+            return dt_fail(err, DT_INVALID,
+                           "optimizer.groups: group %d (%s): groups before it have all tensors that it names; put it "
+                           "before them",
+                           i, job->optimizer.groups[i].params.of[0]);
+        }
     }
     return 0;
 }

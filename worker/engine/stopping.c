@@ -9,15 +9,25 @@ static bool better(int mode, double a, double b)
     return mode == MODE_MAX ? a > b : a < b;
 }
 
+static bool is_reached(const struct job_stopping *j, double value)
+{
+    return j->stopping_threshold != JOB_NO_THRESHOLD && better(j->mode, value, j->stopping_threshold);
+}
+
+static bool has_diverged(const struct job_stopping *j, double value)
+{
+    return j->divergence_threshold != JOB_NO_THRESHOLD && better(j->mode, j->divergence_threshold, value);
+}
+
 static enum stop_reason judge(struct stopper *s, const struct job_stopping *j, double value)
 {
     if (j->check_finite && !isfinite(value)) {
         return STOP_NOT_FINITE;
     }
-    if (j->stopping_threshold != JOB_NO_THRESHOLD && better(j->mode, value, j->stopping_threshold)) {
+    if (is_reached(j, value)) {
         return STOP_REACHED;
     }
-    if (j->divergence_threshold != JOB_NO_THRESHOLD && better(j->mode, j->divergence_threshold, value)) {
+    if (has_diverged(j, value)) {
         return STOP_DIVERGED;
     }
     double less = j->mode == MODE_MAX ? value - j->min_delta : value + j->min_delta;
@@ -39,15 +49,20 @@ void stopper_check(struct stopper *s, const struct job_stopping *j, int64_t step
     }
     s->checks++;
     s->step = step;
+    s->value = s->reason == STOP_NOT ? value : s->value; /* that of the reason stays */
     enum stop_reason reason = judge(s, j, value);
     s->reason = s->reason != STOP_NOT ? s->reason : reason;
 }
 
 void stopper_resume(struct stopper *s, const struct job_stopping *j)
 {
-    if (j->monitor == NULL || (s->reason == STOP_PATIENCE && s->bad < j->patience)) {
-        s->reason = STOP_NOT;
-    }
+    bool ends[STOP_REASONS] = {
+        [STOP_NOT_FINITE] = j->check_finite,
+        [STOP_REACHED] = is_reached(j, s->value),
+        [STOP_DIVERGED] = has_diverged(j, s->value),
+        [STOP_PATIENCE] = s->bad >= j->patience,
+    };
+    s->reason = j->monitor != NULL && ends[s->reason] ? s->reason : STOP_NOT;
 }
 
 /* Index of the worst, of equal ones the first. */

@@ -13,12 +13,13 @@ struct stopper {
     int64_t step;   /* of the last one */
     int64_t bad;    /* evaluations without a better value */
     double best;    /* NaN: none yet */
+    double value;   /* of the last one */
     enum stop_reason reason;
 };
 
 /* Judges the evaluation after `step`, once. From a reason on the run ends as soon as it may. */
 void stopper_check(struct stopper *s, const struct job_stopping *j, int64_t step, double value);
-/* The run goes on with these settings: a patience that is longer now has not ended. */
+/* The run goes on with these settings: what they no longer end has not ended. */
 void stopper_resume(struct stopper *s, const struct job_stopping *j);
 
 enum { BEST_MAX = 64 };

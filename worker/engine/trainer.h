@@ -194,9 +194,11 @@ struct trainer_saver {
     char *model_config;
     /* Rank 0: the step of this run's checkpoint that checkpointing.resume names; -1: none. */
     int64_t named_step;
-    struct save_beside *beside;  /* the save that goes on beside training; null: none does */
-    struct snapshots *snapshots; /* null: the job wants none, or nothing here would keep them */
-    int hold;                    /* rank 0: the lock on the folder of checkpoints; -1: none */
+    struct save_beside *beside;   /* the save that goes on beside training; null: none does */
+    struct snapshots *snapshots;  /* null: the job wants none, or nothing here would keep them */
+    struct checkpoint *opened;    /* the snapshot that is gone on from, once it was checked; null */
+    struct snapshot_offer *offer; /* those from which this rank could go on; null until all ranks are asked */
+    int hold;                     /* rank 0: the lock on the folder of checkpoints; -1: none */
 };
 
 struct trainer_samples; /* worker/run/trainer_samples.c */
@@ -205,8 +207,9 @@ struct trainer {
     const struct job *job;
     struct world *world; /* null until trainer_open */
     int rank, size, shards;
-    int64_t micro_steps; /* of a full step */
-    bool files;          /* output folder and checkpoints as in a real run */
+    int local_rank, local_size; /* of this host; local_rank is 0 where there is only a plan */
+    int64_t micro_steps;        /* of a full step */
+    bool files;                 /* output folder and checkpoints as in a real run */
     /* A peer was lost while the host ran ahead of its device, or the device itself: nothing more is
      * enqueued or saved. */
     bool lost;
@@ -271,6 +274,12 @@ void trainer_count(struct trainer *t);
 /* Samples of an epoch as steps count them: with training.uneven_inputs join those that are missing in the last
  * batch are among them. */
 int64_t trainer_rows(const struct trainer *t);
+/* Tells the order of samples how many of an epoch are used, and evaluations as many of theirs; the run's horizon
+ * is known. */
+void trainer_limit_epochs(struct trainer *t);
+/* DT_INVALID: the batches of an epoch that training.limit_train_batches or overfit_batches leaves are none, or no
+ * step. */
+int trainer_check_limit(const struct trainer *t, struct dt_error *err);
 /* The split of a step's batch among the ranks of this round. */
 struct batch_split trainer_split(const struct trainer *t);
 /* trainer_memory.c: does the job fit? DT_NO_MEMORY with what to change. */

@@ -91,14 +91,21 @@ static int sum_text_bytes(struct trainer *t, const struct trainer_val *v, int64_
     return 0;
 }
 
+/* As many of all batches as the trial before a run or training.eval_batches takes; at least one. */
+static int64_t batches_of(const struct trainer *t, int64_t all)
+{
+    double job = t->job->training.eval_batches;
+    int64_t limit = t->run.eval_limit > 0 ? t->run.eval_limit : (int64_t)(job < 1 ? job * (double)all : job);
+    limit = limit < 1 && job > 0 ? 1 : limit;
+    return limit > 0 && limit < all ? limit : all;
+}
+
 int trainer_evaluate(struct trainer *t, struct trainer_val *v, struct trainer_evaluation *out, struct dt_error *err)
 {
     int64_t tally_size, *tally = tally_of(t, v, &tally_size);
     struct world *w = t->world;
     int64_t batch_size = t->job->training.batch_size_per_gpu, samples = batch_size * t->size;
-    int64_t count = (v->data.sample_count + samples - 1) / samples,
-            limit = t->run.eval_limit > 0 ? t->run.eval_limit : t->job->training.eval_batches;
-    count = limit > 0 && limit < count ? limit : count;
+    const int64_t all = (v->order.sample_count + samples - 1) / samples, count = batches_of(t, all);
     int64_t valid = 0;
     int turn = 0;
     *out = (struct trainer_evaluation){.loss = NAN, .pearson = NAN};
@@ -159,7 +166,7 @@ int trainer_evaluate(struct trainer *t, struct trainer_val *v, struct trainer_ev
     if (t->stepper.classes.n != NULL) {
         out->classes = class_counts_report(&t->stepper.classes, v->f1);
     } else if (v->choices.n != NULL) {
-        out->choices = choice_scores_report(&v->choices, count * samples);
+        out->choices = choice_scores_report(&v->choices, count == all ? v->order.sample_count : count * samples);
     } else if (tally != NULL) {
         out->pearson = number_sums_pearson(&t->stepper.numbers);
     }

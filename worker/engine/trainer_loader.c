@@ -55,10 +55,42 @@ static int64_t full_step(const struct trainer_loader *l)
     return j->accumulation_schedule.count > 0 ? job_accumulation(j, l->epoch) : l->t->micro_steps;
 }
 
+/* Of so many samples; training.limit_train_batches counts batches of the first start. */
+static int64_t limited_rows(const struct trainer *t, int64_t rows)
+{
+    int64_t first = t->run.horizon.of.micro_batch, batch = t->job->training.batch_size_per_gpu * t->size;
+    return horizon_rows(&t->job->training, rows, first > 0 ? first : batch);
+}
+
 int64_t trainer_rows(const struct trainer *t)
 {
-    int64_t rows = t->feeds.train.sample_count, batch = t->job->training.batch_size_per_gpu * t->size;
+    int64_t all = t->feeds.train.sample_count, batch = t->job->training.batch_size_per_gpu * t->size,
+            rows = limited_rows(t, all);
+    if (rows < all) {
+        return rows;
+    }
     return t->job->training.uneven_inputs == UNEVEN_JOIN ? (rows + batch - 1) / batch * batch : rows;
+}
+
+/* The rows that the loader takes of an epoch: at least a batch of all ranks, which may have become larger than
+ * what is left of an epoch. */
+static int64_t rows_to_read(const struct trainer *t)
+{
+    int64_t rows = trainer_rows(t), batch = t->job->training.batch_size_per_gpu * t->size;
+    return rows > batch ? rows : batch;
+}
+
+void trainer_limit_epochs(struct trainer *t)
+{
+    const struct job_training *j = &t->job->training;
+    int64_t all = t->feeds.train.sample_count, rows = trainer_rows(t);
+    t->feeds.order.epoch_samples = rows < all && rows > 0 ? rows : 0;
+    t->feeds.order.repeats = j->overfit_batches > 0;
+    for (int i = 0; j->overfit_batches > 0 && i < t->feeds.val_count; i++) {
+        struct trainer_val *v = &t->feeds.val[i];
+        int64_t count = limited_rows(t, v->data.sample_count);
+        v->order.sample_count = count > 0 ? count : 1;
+    }
 }
 
 /* Decides where the next step's micro-steps take their samples; returns how many there are. The
@@ -70,11 +102,11 @@ static int64_t place_micro_steps(struct trainer_loader *l)
     const struct trainer *t = l->t;
     enum partial_accumulation partial = t->job->training.partial_accumulation;
     int64_t samples = t->job->training.batch_size_per_gpu * t->size;
-    int64_t room = (trainer_rows(t) - l->position) / samples, n = 0, full = full_step(l);
+    int64_t room = (rows_to_read(t) - l->position) / samples, n = 0, full = full_step(l);
     if (room <= 0 || (room < full && partial == PARTIAL_DROP)) {
         l->epoch++;
         l->position = 0;
-        room = trainer_rows(t) / samples;
+        room = rows_to_read(t) / samples;
         full = full_step(l);
     }
     while (n < full) {
@@ -84,7 +116,7 @@ static int64_t place_micro_steps(struct trainer_loader *l)
             }
             l->epoch++;
             l->position = 0;
-            room = trainer_rows(t) / samples;
+            room = rows_to_read(t) / samples;
         }
         l->micro[n++] = (struct micro){.epoch = l->epoch, .position = l->position};
         l->position += samples;

@@ -82,9 +82,30 @@ void trainer_count(struct trainer *t)
     t->run.total_steps = t->run.step + horizon_left(h, j, &now, t->run.epoch, t->run.position);
     t->run.schedule = horizon_schedule(h, j);
     t->run.schedule.plateau = plateau_share(&t->run.plateau);
+    trainer_limit_epochs(t);
     if (t->feeds.order.lengths != NULL) { /* the first start's batch, so an epoch keeps its order */
         sampler_regroup(&t->feeds.order, h->of.micro_batch * h->of.micro_steps);
     }
+}
+
+int trainer_check_limit(const struct trainer *t, struct dt_error *err)
+{
+    const struct job_training *j = &t->job->training;
+    const struct batch_split *of = &t->run.horizon.of;
+    const char *key = j->overfit_batches > 0 ? "overfit_batches" : "limit_train_batches";
+    double limit = j->overfit_batches > 0 ? j->overfit_batches : j->limit_train_batches;
+    int64_t all = t->feeds.train.sample_count, rows = horizon_rows(j, all, of->micro_batch);
+    if (rows == 0) {
+        return dt_fail(err, DT_INVALID, "training.%s: %g of the %lld batches of an epoch is less than one; give more",
+                       key, limit, (long long)(all / of->micro_batch));
+    }
+    if (rows < all && j->partial_accumulation == PARTIAL_DROP && rows < of->micro_batch * of->micro_steps) {
+        return dt_fail(err, DT_INVALID,
+                       "training.%s: leaves %lld batches of an epoch, and a step takes %lld, which "
+                       "training.partial_accumulation drop does not split; give more",
+                       key, (long long)(rows / of->micro_batch), (long long)of->micro_steps);
+    }
+    return 0;
 }
 
 struct batch_split trainer_split(const struct trainer *t)
@@ -119,7 +140,8 @@ static int check_uneven(const struct trainer *t, struct dt_error *err)
 {
     const struct job *job = t->job;
     int64_t rows = t->feeds.train.sample_count, batch = job->training.batch_size_per_gpu * t->size, rest = rows % batch;
-    if (job->training.uneven_inputs == UNEVEN_STRICT && rest > 0 && !job->elsewhere) {
+    bool limited = horizon_rows(&job->training, rows, batch) < rows;
+    if (job->training.uneven_inputs == UNEVEN_STRICT && rest > 0 && !job->elsewhere && !limited) {
         return dt_fail(
             err, DT_INVALID,
             "training.uneven_inputs: strict: data.train has %lld samples, %lld more than batches of %d ranks * "
@@ -368,6 +390,7 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
     t->job = job;
     t->rank = rank;
     t->size = size;
+    t->local_size = local_size;
     t->saver.saved_step = -1;
     t->micro_steps = job->training.gradient_accumulation_steps;
     t->memory.device_bytes = device_bytes;
@@ -622,6 +645,7 @@ void trainer_close(struct trainer *t)
         dt_event_close(t->stepper.pending[i].done);
     }
     free(t->saver.saved_path);
+    free(t->saver.offer);
     free(t->saver.model_config);
     activations_close(t);
     optimizer_clear(&t->optimizer);

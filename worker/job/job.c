@@ -294,6 +294,7 @@ static int open_job(struct job *job, const struct job_arguments *args, job_see *
     dt_config_hints(c, job_hints);
     translate(job, c, args);
     job_read_accumulation(c);
+    job_read_stopping(c);
     bool good[JOB_SECTION_COUNT] = {false};
     for (int i = 0; i < JOB_SECTION_COUNT; i++) {
         good[i] =

@@ -120,9 +120,13 @@ struct job {
         int guard_action;                              /* enum guard_action */
         int64_t guard_rollbacks;                       /* most of them in a round */
         int64_t seed;
-        int64_t eval_every_n_steps, eval_batches; /* 0: never; 0: all */
-        double eval_every_n_epochs;               /* 0: never */
-        int64_t num_sanity_val_steps, fast_dev_run;
+        double limit_train_batches,
+            overfit_batches; /* batches of an epoch, below 1 a share of them; below 0: all; 0: no */
+        int64_t eval_every_n_steps;
+        double eval_batches;          /* below 1: a share of them; 0: all */
+        double eval_every_n_epochs;   /* 0: never */
+        int64_t num_sanity_val_steps; /* -1: all */
+        int64_t fast_dev_run;
         int64_t min_steps;
         double min_epochs;
         const char *max_time;                 /* "DD:HH:MM:SS"; null: any */
@@ -182,7 +186,8 @@ struct job {
         int64_t group_size;           /* post_local_sgd: ranks of a group; 0: those of a host */
     } local_sgd;
     struct job_fsdp {
-        int64_t device_mesh[2]; /* replicas, shards; 0 0: one shard group per host */
+        int64_t device_mesh[2];        /* replicas, shards; 0 0: one shard group per host */
+        int64_t reshard_after_forward; /* ranks; 0: as the strategy says */
         enum prefetch backward_prefetch;
         bool forward_prefetch, limit_all_gathers, overlap_comm;
         enum wrap_by auto_wrap_policy;
@@ -216,6 +221,7 @@ struct job {
     } offload;
     struct job_checkpointing {
         int64_t save_every_n_steps; /* 0: only at the end */
+        double save_every_n_epochs; /* 0: by steps alone */
         int64_t keep_last_n;        /* 0: all */
         const char *resume;         /* "auto", "never", or a folder of a checkpoint */
         const char *accept;         /* "training.learning_rate,data.train": full keys of
@@ -269,8 +275,10 @@ struct job {
     } precision;
 
     const char *inert_keys; /* given keys of other systems that have no effect: "a, b"; or null */
-    struct dt_arena arena;  /* owns all strings */
-    char *text;             /* the whole job as JSON, every value filled in; what goes to
+    const char
+        *idle_keys; /* keys that count beside others, which the job has not: "a, b (goes with c); ..."; or null */
+    struct dt_arena arena; /* owns all strings */
+    char *text;            /* the whole job as JSON, every value filled in; what goes to
                              * output_dir/job.json */
 };
 
@@ -320,10 +328,17 @@ void job_check_sections(struct job *job, struct dt_config *c, const bool *good, 
 /* job_offload.c: a strategy whose name says that it offloads fills in what the keys of `offload` leave
  * open; then what the job asks of its strategy and what spans keys is checked. */
 void job_check_offload(struct job *job, struct dt_config *c);
+/* What a strategy of this name slices over ranks. */
+enum strategy_slices { SLICES_NOTHING, SLICES_STATE, SLICES_WEIGHTS };
+enum strategy_slices job_strategy_slices(const char *strategy);
+/* job_needs.c: names or refuses keys without those beside which they count. */
+void job_check_needs(struct job *job, struct dt_config *c);
 /* job_hooks.c: what spans the sections ddp, power_sgd and local_sgd and the strategy. */
 void job_check_hooks(struct job *job, struct dt_config *c);
 /* job_stopping.c: when a run is evaluated, and ends. */
 extern const struct dt_field job_stopping_fields[];
+/* Before the tables are read: training.fast_dev_run true is 1, and a number as training.max_time is a string. */
+void job_read_stopping(struct dt_config *c);
 /* training.fast_dev_run: what it means for other keys. Before they are checked. */
 void job_make_trial(struct job *job);
 void job_check_stopping(struct job *job, struct dt_config *c);

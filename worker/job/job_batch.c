@@ -148,6 +148,40 @@ static void check_schedule(struct job *job, struct dt_config *c)
     }
 }
 
+/* Numbers of batches, or shares: 1.0 is all, and 1 is one. */
+static void check_limits(struct job *job, struct dt_config *c)
+{
+    struct job_training *t = &job->training;
+    static const char *const keys[] = {"training.limit_train_batches", "training.overfit_batches",
+                                       "training.eval_batches"};
+    bool overfits = false;
+    double *const values[] = {&t->limit_train_batches, &t->overfit_batches, &t->eval_batches};
+    for (int i = 0; i < 3; i++) {
+        const cJSON *said = dt_config_given(c, keys[i]);
+        bool share = *values[i] == 1 && said != NULL && said->valuestring != NULL && strpbrk(said->valuestring, ".eE");
+        if (*values[i] > 1 && *values[i] != floor(*values[i])) {
+            dt_config_problem(c, keys[i], "is %g; give a whole number of batches, or a share below 1", *values[i]);
+        }
+        overfits |= i == 1 && *values[i] > 0;
+        *values[i] = !share ? *values[i] : i == 0 ? -1 : 0;
+    }
+    if (overfits) { /* as Lightning, whatever the job says */
+        job->data.shuffle = false;
+        dt_config_derived(c, "data.shuffle", keys[1]);
+    }
+    if (t->overfit_batches == 0) {
+        return;
+    }
+    if (t->limit_train_batches > 0) {
+        dt_config_problem(c, keys[0], "%s (%s) says how many batches an epoch has; remove one", keys[1],
+                          dt_config_source(c, keys[1]));
+    }
+    if (t->eval_batches > 0 && t->fast_dev_run == 0) {
+        dt_config_problem(c, "training.eval_batches", "%s (%s) says how many batches an evaluation has; remove one",
+                          keys[1], dt_config_source(c, keys[1]));
+    }
+}
+
 static struct batch_number number(const struct dt_config *c, const char *key, int64_t value)
 {
     const cJSON *said = dt_config_value(c, key);
@@ -196,6 +230,7 @@ void job_check_batch(struct job *job, struct dt_config *c, int ranks)
     const char *const keys[] = {TOKENS_KEY, ALL_KEY};
     const int64_t values[] = {t->max_tokens, t->train_batch_tokens};
     check_schedule(job, c);
+    check_limits(job, c);
     for (int i = 0; i < 2; i++) {
         if (values[i] > 0 && !tokens) {
             dt_config_problem(c, keys[i], "samples of %s are no sequences of tokens; remove it", job->model.ops->name);

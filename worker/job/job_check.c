@@ -28,11 +28,6 @@ static void check_data(struct job *job, struct dt_config *c)
     if (job->data.document_mask && !ops->documents) {
         dt_config_problem(c, "data.document_mask", "%s knows no documents within a sample; remove it", ops->name);
     }
-    if (job->data.document_end >= 0 && !job->data.document_mask) {
-        dt_config_problem(c, "data.document_end",
-                          "nothing reads it while data.document_mask is false; set that to "
-                          "true");
-    }
     if (ops->positions == NULL) {
         if (*length > 1) {
             dt_config_problem(c, "data.sequence_length", "samples of %s are no sequences; remove it", ops->name);
@@ -74,10 +69,8 @@ static void check_length(struct job *job, struct dt_config *c)
                           "%" PRId64 " is more than training.max_steps %" PRId64 "; lower it", t->warmup_steps,
                           t->max_steps);
     }
-    if (job->logging.csv_path != NULL && !job->logging.csv) {
-        dt_config_problem(c, "logging.csv_path", "nothing is written there while logging.csv is false; set it to true");
-    }
-    if (t->guard_action == GUARD_ROLLBACK && job->checkpointing.save_every_n_steps == 0) {
+    if (t->guard_action == GUARD_ROLLBACK && job->checkpointing.save_every_n_steps == 0 &&
+        job->checkpointing.save_every_n_epochs == 0) {
         dt_config_problem(c, "training.loss_guard_action",
                           "rollback needs a checkpoint to go back to; give checkpointing.save_every_n_steps");
     }
@@ -284,5 +277,12 @@ void job_check_sections(struct job *job, struct dt_config *c, const bool *good, 
     }
     if (good[JOB_DDP] && good[JOB_POWER_SGD] && good[JOB_TRAINING] && good[JOB_MIXED]) {
         job_check_hooks(job, c);
+    }
+    bool all = true;
+    for (int i = 0; i < JOB_SECTION_COUNT; i++) {
+        all = all && good[i];
+    }
+    if (all) {
+        job_check_needs(job, c);
     }
 }

@@ -1,5 +1,5 @@
 /* What of a job may differ from the job of a checkpoint that is gone on from: one row per key
- * that counts. Strategy, world size, batch split and where the data lie are not among them:
+ * that counts. World size, batch split, where the data lie and, but for local_sgd, the strategy are not among them:
  * nothing of the training depends on them. */
 #include "worker/job/job.h"
 
@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static const struct job_key {
     const char *path;
@@ -37,9 +38,12 @@ static const struct job_key {
     {"transforms.random_horizontal_flip", JOB_KEY_NUMBER},
     {"transforms.mean", JOB_KEY_NUMBER},
     {"transforms.std", JOB_KEY_NUMBER},
+    {"training.limit_train_batches", JOB_KEY_DATA},
+    {"training.overfit_batches", JOB_KEY_DATA},
     {"training.uneven_inputs", JOB_KEY_DATA},
     {"training.divide_by_initial_world_size", JOB_KEY_NUMBER},
     {"training.seed", JOB_KEY_DATA},
+    {"training.strategy", JOB_KEY_NUMBER}, /* to local_sgd, or from it: all others train the same */
     {"training.learning_rate", JOB_KEY_NUMBER},
     {"training.lr_scheduler_type", JOB_KEY_NUMBER},
     {"training.warmup_steps", JOB_KEY_NUMBER},
@@ -204,8 +208,23 @@ static cJSON *older_value(const char *path)
     if (strcmp(path, "training.uneven_inputs") == 0) {
         return cJSON_CreateString("drop");
     }
+    if (strcmp(path, "training.limit_train_batches") == 0) {
+        return cJSON_CreateNull();
+    }
+    if (strcmp(path, "training.overfit_batches") == 0) {
+        return cJSON_CreateNumber(0);
+    }
     bool was_off = strcmp(path, "data.document_mask") == 0 || strcmp(path, "training.adam_amsgrad") == 0;
     return was_off ? cJSON_CreateFalse() : NULL;
+}
+
+/* Strategies of the same mathematics. */
+static bool same_strategy(const char *path, const cJSON *was, const cJSON *is)
+{
+    static const char local[] = "local_sgd";
+    const char *x = cJSON_GetStringValue(was), *y = cJSON_GetStringValue(is);
+    return strcmp(path, "training.strategy") == 0 && x != NULL && y != NULL &&
+           (strcasecmp(x, local) == 0) == (strcasecmp(y, local) == 0);
 }
 
 /* True when the key differs; *out says how. A key that one version did not know says nothing. */
@@ -221,7 +240,8 @@ static bool differs(const struct model_ops *ops, const struct job_key *key, cons
     bool state = key->kind == JOB_KEY_STATE;
     cJSON *first = x == NULL ? older_value(key->path) : NULL;
     x = first != NULL ? first : x;
-    bool differ = x != NULL && y != NULL && !cJSON_Compare(x, y, true) && !same_in_model(ops, key->path, was, is);
+    bool differ = x != NULL && y != NULL && !cJSON_Compare(x, y, true) && !same_in_model(ops, key->path, was, is) &&
+                  !same_strategy(key->path, x, y);
     if (differ) {
         show(x, out->was, sizeof out->was);
         show(y, out->is, sizeof out->is);

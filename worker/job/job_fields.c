@@ -36,7 +36,11 @@ static const struct dt_rule seed = {.type = DT_RULE_INTEGER, .min = 0, .max = EX
 static const struct dt_rule steps = {.type = DT_RULE_INTEGER, .min = 0, .max = STEPS};
 static const struct dt_rule interval = {.type = DT_RULE_INTEGER, .min = 1, .max = STEPS};
 static const struct dt_rule steps_or_minus_1 = {.type = DT_RULE_INTEGER, .min = -1, .max = STEPS};
+static const struct dt_rule eval_batches = {.type = DT_RULE_NUMBER, .max = STEPS};
 static const struct dt_rule kept = {.type = DT_RULE_INTEGER, .min = 0, .max = 1000000};
+static const struct dt_rule batches = {.type = DT_RULE_NUMBER, .max = STEPS};
+static const struct dt_rule batches_or_null = {
+    .type = DT_RULE_NUMBER, .open_min = true, .max = STEPS, .null = true, .null_value = -1};
 static const struct dt_rule epochs = {.type = DT_RULE_NUMBER, .max = EPOCHS};
 static const struct dt_rule small = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
 static const struct dt_rule small_or_object = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536, .object = true};
@@ -175,6 +179,7 @@ static const struct dt_rule wrap_by = {
     .type = DT_RULE_ENUM, .choices = "transformer_based|size_based|none", .later = "custom"};
 static const struct dt_rule elements = {.type = DT_RULE_INTEGER, .max = 9e15};
 static const struct dt_rule elements_or_null = {.type = DT_RULE_INTEGER, .max = 9e15, .null = true, .null_value = -1};
+static const struct dt_rule ranks_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 1048576, .null = true};
 static const struct dt_rule globs = {.type = DT_RULE_STRINGS, .null = true};
 
 static const struct dt_rule offload_to = {.type = DT_RULE_ENUM, .choices = "none|cpu|nvme"};
@@ -308,16 +313,23 @@ static const struct dt_field training_fields[] = {
     {"loss_guard_rollbacks", "3", "how often loss_guard_action rollback goes back before the run ends",
      AT(guard_rollbacks), &guard_rollbacks},
     {"seed", "42", "of initial weights and the order of samples", AT(seed), &seed},
+    {"limit_train_batches", "null",
+     "batches of each rank that are used of an epoch, or below 1 a share of them; 1 is one batch; null: all",
+     AT(limit_train_batches), &batches_or_null},
+    {"overfit_batches", "0",
+     "the same first batches in each epoch, not shuffled, and as many in an evaluation, counted likewise; 0: no",
+     AT(overfit_batches), &batches},
     {"eval_every_n_steps", "0", "steps between evaluations on data.val; 0: only at the end", AT(eval_every_n_steps),
      &steps},
     {"check_replicas_every_n_steps", "0",
      "steps between comparisons of what several ranks hold alike, weights and optimizer state, bit by bit; 0: never",
      AT(check_replicas_every_n_steps), &steps},
-    {"eval_batches", "0", "batches per evaluation; 0: all", AT(eval_batches), &steps},
+    {"eval_batches", "0", "batches per evaluation, or below 1 a share of them; 0: all", AT(eval_batches),
+     &eval_batches},
     {"eval_every_n_epochs", "0", "epochs between evaluations, also parts of one (0.25); 0: by eval_every_n_steps",
      AT(eval_every_n_epochs), &epochs},
-    {"num_sanity_val_steps", "0", "batches of each set that a new run evaluates before its first step",
-     AT(num_sanity_val_steps), &steps},
+    {"num_sanity_val_steps", "0", "batches of each set that a new run evaluates before its first step; -1: all",
+     AT(num_sanity_val_steps), &steps_or_minus_1},
     {"min_steps", "0", "steps before which early_stopping and max_time end nothing", AT(min_steps), &steps},
     {"min_epochs", "0", "epochs before which they end nothing", AT(min_epochs), &epochs},
     {"max_time", "null", "a run that has trained for so long ends: \"DD:HH:MM:SS\", over all its starts", AT(max_time),
@@ -333,7 +345,8 @@ static const struct dt_field training_fields[] = {
      "ranks sum in one order (by peer, not nccl); CPUs repeat bit by bit anyway",
      AT(deterministic), &boolean},
     {"attention", "\"auto\"",
-     "on GPUs in BF16: own: kernels of ours; ordered: these or cuDNN, as was measured once, in an order; fast: "
+     "on GPUs, in BF16 and for convolutions: own: kernels of ours; ordered: these or cuDNN, as was measured once, in "
+     "an order; fast: "
      "backward "
      "may add up in no order, so bits need not repeat; auto: ordered; with deterministic only own",
      AT(attention), &attention},
@@ -397,6 +410,10 @@ static const struct dt_field optimizer_fields[] = {
 static const struct dt_field fsdp_fields[] = {
     {"device_mesh", "null", "[replicas, shards] of hybrid strategies; one shard group per host when null",
      AT(device_mesh), &mesh},
+    {"reshard_after_forward", "null",
+     "ranks over which weights are sliced from forward to backward, which gathers from fewer then: a divisor of those "
+     "of the shard group; null: all of them",
+     AT(reshard_after_forward), &ranks_or_null},
     {"backward_prefetch", "\"BACKWARD_PRE\"", "when the weights of the next backward are fetched",
      AT(backward_prefetch), &prefetch},
     {"forward_prefetch", "false", "fetch the next weights before this forward", AT(forward_prefetch), &boolean},
@@ -507,6 +524,10 @@ static const struct dt_field offload_fields[] = {
 #define AT(member) offsetof(struct job_checkpointing, member)
 static const struct dt_field checkpointing_fields[] = {
     {"save_every_n_steps", "1000", "steps between checkpoints; 0: only at the end", AT(save_every_n_steps), &steps},
+    {"save_every_n_epochs", "0",
+     "epochs between checkpoints, also parts of one (0.25); save_every_n_steps is then 0 unless it is given; 0: by "
+     "steps",
+     AT(save_every_n_epochs), &epochs},
     {"keep_last_n", "3", "how many to keep; 0: all", AT(keep_last_n), &kept},
     {"resume", "\"auto\"", "auto, never, or the checkpoint to begin with: its folder, or its name in this run",
      AT(resume), &string},
@@ -522,8 +543,8 @@ static const struct dt_field checkpointing_fields[] = {
      &boolean},
     {"save_timeout", "600", "seconds a save may take; 0: any", AT(save_timeout_s), &seconds},
     {"snapshot_every_n_steps", "0",
-     "steps between copies of the state in host memory, from which a job on one host goes on when a worker dies; "
-     "0: none",
+     "steps between copies of the state in host memory, from which the job goes on when a worker dies; 0: "
+     "none",
      AT(snapshot_every_n_steps), &steps},
     {"save_top_k", "0", "the best checkpoints to keep beside the newest; an evaluation that is one of them saves",
      AT(save_top_k), &top_checkpoints},

@@ -101,24 +101,6 @@ static const char *plain_word(const char *word)
     return word;
 }
 
-static bool among(const char *name, const char *list)
-{
-    size_t size = strlen(name);
-    for (const char *p = list; p != NULL; p = strchr(p, '|'), p += p != NULL) {
-        if (strcspn(p, "|") == size && strncasecmp(p, name, size) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Strategies that keep everything whole and reduce once a step. */
-static bool is_whole(const char *strategy)
-{
-    return strncasecmp(strategy, "ddp", 3) == 0 ||
-           among(strategy, "auto|single|single_device|zero0|no_shard|fsdp_no_shard|zero_stage_0|deepspeed_stage_0");
-}
-
 static void check_power(struct job *job, struct dt_config *c)
 {
     const struct job_power_sgd *p = &job->power_sgd;
@@ -143,7 +125,7 @@ void job_check_hooks(struct job *job, struct dt_config *c)
     job->ddp.comm_wrapper = plain_word(job->ddp.comm_wrapper);
     const char *name = job->ddp.comm_hook, *wrap = job->ddp.comm_wrapper;
     const char *key = name != NULL ? "ddp.comm_hook" : wrap != NULL ? "ddp.comm_wrapper" : NULL;
-    if (key != NULL && !is_whole(strategy)) {
+    if (key != NULL && (local || job_strategy_slices(strategy) != SLICES_NOTHING)) {
         dt_config_problem(c, key, "goes with ddp, zero0 and no_shard, and training.strategy is %s; remove %s", strategy,
                           local ? "it, or write ddp with post_local_sgd" : "it, or write ddp");
     } else if ((key != NULL || local) && job->training.accumulate_sync == SYNC_EVERY_MICRO_STEP) {

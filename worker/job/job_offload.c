@@ -23,12 +23,11 @@ static const struct meaning {
     {"fsdp_cpu_offload", OFFLOAD_CPU, OFFLOAD_CPU},
 };
 
-/* Strategies that keep whole copies on each rank; and of the others, those that keep whole weights. */
-static const char *const whole[] = {"auto",     "single",        "single_device",
-                                    "ddp",      "ddp_spawn",     "ddp_find_unused_parameters_false",
-                                    "zero0",    "zero_stage_0",  "ddp_find_unused_parameters_true",
-                                    "no_shard", "fsdp_no_shard", "deepspeed_stage_0",
-                                    "local_sgd"};
+/* Strategies that keep whole copies on each rank, as do those that begin with ddp; and of the others, those that
+ * keep whole weights. */
+static const char *const whole[] = {"auto",          "single",       "single_device",
+                                    "zero0",         "zero_stage_0", "no_shard",
+                                    "fsdp_no_shard", "local_sgd",    "deepspeed_stage_0"};
 static const char *const whole_weights[] = {"zero1",
                                             "zero2",
                                             "deepspeed",
@@ -49,6 +48,12 @@ static bool among(const char *name, const char *const *list, size_t count)
         }
     }
     return false;
+}
+
+enum strategy_slices job_strategy_slices(const char *strategy)
+{
+    bool all = strncasecmp(strategy, "ddp", 3) == 0 || among(strategy, whole, COUNT(whole));
+    return all ? SLICES_NOTHING : among(strategy, whole_weights, COUNT(whole_weights)) ? SLICES_STATE : SLICES_WEIGHTS;
 }
 
 static void fill_in(struct job *job, struct dt_config *c)
@@ -78,9 +83,9 @@ void job_check_offload(struct job *job, struct dt_config *c)
     struct job_offload *o = &job->offload;
     const char *strategy = job->training.strategy, *off = "offload.optimizer";
     fill_in(job, c);
-    bool any = o->optimizer != OFFLOAD_NONE || o->parameters != OFFLOAD_NONE, sliced = false;
-    bool all = among(strategy, whole, COUNT(whole)), weights = among(strategy, whole_weights, COUNT(whole_weights));
-    sliced = !all && !weights;
+    bool any = o->optimizer != OFFLOAD_NONE || o->parameters != OFFLOAD_NONE;
+    bool all = job_strategy_slices(strategy) == SLICES_NOTHING,
+         sliced = job_strategy_slices(strategy) == SLICES_WEIGHTS;
     off = o->optimizer != OFFLOAD_NONE ? off : "offload.parameters";
     if (any && all) {
         dt_config_problem(c, off,
@@ -93,7 +98,7 @@ void job_check_offload(struct job *job, struct dt_config *c)
                           "remove it",
                           strategy);
     }
-    if (o->ratio < 1 && !sliced) {
+    if (o->optimizer != OFFLOAD_NONE && o->ratio < 1 && !sliced) {
         dt_config_problem(c, "offload.ratio",
                           "only strategies that slice weights offload a share of the optimizer's state; write zero3 "
                           "or full_shard, or 1");

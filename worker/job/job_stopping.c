@@ -2,6 +2,7 @@
 #include "worker/job/job.h"
 
 #include <cjson/cJSON.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@ static const struct dt_rule mode = {.type = DT_RULE_ENUM, .choices = "auto|min|m
 static const struct dt_rule patience = {.type = DT_RULE_INTEGER, .min = 0, .max = 1000000};
 static const struct dt_rule delta = {.type = DT_RULE_NUMBER, .max = 1e30};
 static const struct dt_rule threshold = {
-    .type = DT_RULE_NUMBER, .min = -1e30, .max = 1e30, .null = true, .null_value = (int)JOB_NO_THRESHOLD};
+    .type = DT_RULE_NUMBER, .min = -2e9, .max = 1e30, .null = true, .null_value = (int)JOB_NO_THRESHOLD};
 static const struct dt_rule boolean = {.type = DT_RULE_BOOL};
 const struct dt_field job_stopping_fields[] = {
     {"monitor", "null", "by which value of evaluations a run ends early; null: by none", AT(monitor), &string_or_null},
@@ -110,6 +111,20 @@ static double parse_time(const char *text)
     return seconds > 0 && seconds <= 31536000.0 * 10 ? seconds : -1;
 }
 
+void job_read_stopping(struct dt_config *c)
+{
+    static const char trial[] = "training.fast_dev_run", time[] = "training.max_time";
+    const cJSON *said = dt_config_value(c, trial), *most = dt_config_value(c, time);
+    char text[32];
+    if (cJSON_IsBool(said)) { /* as Lightning has it */
+        dt_config_move(c, trial, trial, cJSON_CreateNumber(cJSON_IsTrue(said)));
+    }
+    if (cJSON_IsNumber(most)) { /* seconds, as the string of one number */
+        (void)snprintf(text, sizeof text, "%.17g", most->valuedouble);
+        dt_config_move(c, time, time, cJSON_CreateString(text));
+    }
+}
+
 void job_make_trial(struct job *job)
 {
     struct job_training *t = &job->training;
@@ -117,7 +132,7 @@ void job_make_trial(struct job *job)
         t->max_steps = t->fast_dev_run;
         t->max_tokens = 0;
         t->num_epochs = 0;
-        t->eval_batches = t->fast_dev_run;
+        t->eval_batches = (double)t->fast_dev_run;
         t->num_sanity_val_steps = t->min_steps = 0;
         t->min_epochs = 0;
         t->warmup_steps = t->warmup_steps > t->max_steps ? t->max_steps : t->warmup_steps;
@@ -130,6 +145,10 @@ void job_check_stopping(struct job *job, struct dt_config *c)
 {
     struct job_checkpointing *s = &job->checkpointing;
     struct job_training *t = &job->training;
+    if (s->save_every_n_epochs > 0 && dt_config_where(c, "checkpointing.save_every_n_steps") == NULL) {
+        s->save_every_n_steps = 0;
+        dt_config_derived(c, "checkpointing.save_every_n_steps", "checkpointing.save_every_n_epochs");
+    }
     if (t->eval_every_n_epochs > 0 && job->data.val.count == 0) {
         dt_config_problem(c, "training.eval_every_n_epochs", "there is nothing to evaluate on; give data.val");
     }
@@ -138,30 +157,20 @@ void job_check_stopping(struct job *job, struct dt_config *c)
                           "training.eval_every_n_steps says the same (%s); remove one",
                           dt_config_source(c, "training.eval_every_n_steps"));
     }
-    if (t->num_sanity_val_steps > 0 && job->data.val.count == 0) {
+    if (t->num_sanity_val_steps != 0 && job->data.val.count == 0) {
         dt_config_problem(c, "training.num_sanity_val_steps", "there is nothing to evaluate on; give data.val");
-    }
-    for (const struct dt_field *f = job_stopping_fields; f->key != NULL; f++) {
-        const char *key = dt_arena_printf(&job->arena, "early_stopping.%s", f->key);
-        if (dt_config_given(c, key) != NULL && dt_config_given(c, "early_stopping.monitor") == NULL) {
-            dt_config_problem(c, key, "nothing is watched; give early_stopping.monitor, such as val_loss");
-            break;
-        }
     }
     if (job->stopping.monitor != NULL) {
         check_monitor(job, c, "early_stopping.monitor", job->stopping.monitor, &job->stopping.mode);
     }
     if (s->save_top_k > 0) {
-        check_monitor(job, c, "checkpointing.save_top_k", s->monitor != NULL ? s->monitor : "val_loss", &s->mode);
-    } else if (s->load_best && t->fast_dev_run == 0) {
-        dt_config_problem(c, "checkpointing.load_best_model_at_end",
-                          "no best checkpoint is kept; give checkpointing.save_top_k");
-    } else if (s->monitor != NULL && t->fast_dev_run == 0) {
-        dt_config_problem(c, "checkpointing.monitor", "nothing looks at it; give checkpointing.save_top_k");
+        check_monitor(job, c, s->monitor != NULL ? "checkpointing.monitor" : "checkpointing.save_top_k",
+                      s->monitor != NULL ? s->monitor : "val_loss", &s->mode);
     }
     t->max_time_s = t->max_time != NULL ? parse_time(t->max_time) : 0;
     if (t->max_time_s < 0) {
-        dt_config_problem(c, "training.max_time", "%s is no time; write \"DD:HH:MM:SS\"", t->max_time);
+        dt_config_problem(c, "training.max_time", "%s is no time; write \"DD:HH:MM:SS\", or fewer numbers of its end",
+                          t->max_time);
     }
 }
 

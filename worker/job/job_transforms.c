@@ -29,7 +29,4 @@ void job_check_transforms(const struct job_transforms *t, struct dt_config *c)
         dt_config_problem(c, "transforms.random_crop", "transforms.random_resized_crop does the same (%s); remove one",
                           dt_config_source(c, "transforms.random_resized_crop"));
     }
-    if (t->padding > 0 && t->random_crop.count == 0) {
-        dt_config_problem(c, "transforms.padding", "belongs to transforms.random_crop, which is not given");
-    }
 }

@@ -399,7 +399,10 @@ int chain_open_as(struct chain *c, const struct model_ops *ops, const struct mod
         chain_close(c);
         return -1;
     }
-    chain_wrap(c);
+    if (chain_wrap(c, err) != 0) {
+        chain_close(c);
+        return -1;
+    }
     mark_adds(c);
     for (int i = 0; i < c->unit_count; i++) {
         c->units[i].numel = round_up(c->units[i].used, (int64_t)shards * ALIGN);

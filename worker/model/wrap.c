@@ -54,6 +54,31 @@ static bool is_chosen(const struct wrap_policy *p, const char *name)
     return p->layers.count == 0 || is_named(&p->layers, name);
 }
 
+/* Each glob names a layer. */
+static int check_layers(const struct chain *c, const struct dt_strings *globs, struct dt_error *err)
+{
+    for (int i = 0; i < globs->count; i++) {
+        const struct dt_strings one = {1, &globs->of[i]};
+        const char *first = NULL, *last = NULL;
+        bool found = false;
+        for (int u = 0; u < c->unit_count && !found; u++) {
+            if (is_layer(c, u)) {
+                found = is_named(&one, c->units[u].name);
+                first = first != NULL ? first : c->units[u].name;
+                last = c->units[u].name;
+            }
+        }
+        if (!found) {
+            return dt_fail(err, DT_INVALID,
+                           first != NULL ? "fsdp.wrap_layers: %s: no layer has such a name; they are %s to %s, and * "
+                                           "stands for any characters"
+                                         : "fsdp.wrap_layers: %s: %s has no layers; remove it",
+                           globs->of[i], first != NULL ? first : c->spec.name, last);
+        }
+    }
+    return 0;
+}
+
 static void freeze(struct chain *c, const struct dt_strings *globs)
 {
     for (int i = 0; i < c->tensor_count; i++) {
@@ -221,11 +246,14 @@ static bool as_the_model(const struct wrap_policy *p)
            p->frozen.count == 0;
 }
 
-void chain_wrap(struct chain *c)
+int chain_wrap(struct chain *c, struct dt_error *err)
 {
     size_t units = (size_t)c->unit_count;
     if (as_the_model(&c->spec.wrap) || units == 0) {
-        return;
+        return 0;
+    }
+    if (check_layers(c, &c->spec.wrap.layers, err) != 0) {
+        return -1;
     }
     struct wrapping w = {.c = c,
                          .policy = &c->spec.wrap,
@@ -250,4 +278,5 @@ void chain_wrap(struct chain *c)
     free(w.small);
     free(w.all);
     free(w.made_of);
+    return 0;
 }

@@ -4,6 +4,7 @@
 #define DT_WORKER_MODEL_WRAP_H
 
 #include "base/config.h"
+#include "base/error.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,7 +26,7 @@ struct wrap_policy {          /* zeroed: units are those of the model */
 enum { WRAP_AUTO = -1 };
 
 /* Puts tensors into units anew, by c->spec.wrap. Called once, when all blocks are declared, before units
- * are padded. */
-void chain_wrap(struct chain *c);
+ * are padded. 0, or DT_INVALID: a glob of its `layers` (fsdp.wrap_layers) names no layer. */
+int chain_wrap(struct chain *c, struct dt_error *err);
 
 #endif

@@ -69,7 +69,7 @@ static void report_step(struct trainer *t, const struct trainer_result *x)
     int64_t tokens = x->micro_steps * t->size * t->job->training.batch_size_per_gpu * t->feeds.train.sequence_length;
     struct report r = stand(t);
     r.logged = due(t->run.step, t->job->logging.log_every_n_steps) || t->run.step >= t->run.total_steps;
-    r.epoch = (double)t->run.epoch + (double)t->run.position / (double)trainer_rows(t);
+    r.epoch = (double)t->run.epoch + fmin(1, (double)t->run.position / (double)trainer_rows(t));
     r.sequences = t->job->model.ops->positions != NULL;
     r.tokens = t->run.tokens;
     r.targets = x->valid_count;
@@ -283,6 +283,19 @@ static void say_mixture(struct trainer *t)
     }
 }
 
+/* Says how much of the data an epoch is, if not all. */
+static void say_limit(struct trainer *t)
+{
+    const struct job_training *j = &t->job->training;
+    int64_t all = t->feeds.train.sample_count, rows = trainer_rows(t);
+    bool overfits = j->overfit_batches > 0;
+    if (t->world->round <= 1 && (overfits || rows < all)) {
+        observers_say(&t->observers, "train: an epoch is %s%lld of %lld samples (training.%s)",
+                      overfits ? "the same " : "", (long long)(rows < all ? rows : all), (long long)all,
+                      overfits ? "overfit_batches" : "limit_train_batches");
+    }
+}
+
 /* Says which level of activation_checkpointing the GPU's memory has led to. */
 static void say_level(struct trainer *t)
 {
@@ -306,11 +319,6 @@ static bool samples_fall_on(const struct trainer *t, int64_t step)
     return t->samples != NULL && due(step, t->job->logging.sample_every_n_steps);
 }
 
-static bool save_falls_on(const struct trainer *t, int64_t step)
-{
-    return t->files && due(step, t->job->checkpointing.save_every_n_steps);
-}
-
 static bool comparison_falls_on(const struct trainer *t, int64_t step)
 {
     return due(step, t->job->training.check_replicas_every_n_steps);
@@ -320,7 +328,7 @@ static bool comparison_falls_on(const struct trainer *t, int64_t step)
 static bool needs_state(const struct trainer *t)
 {
     return trainer_evaluation_falls_on(t, t->stepper.begun) || samples_fall_on(t, t->stepper.begun) ||
-           save_falls_on(t, t->stepper.begun) || trainer_snapshot_falls_on(t, t->stepper.begun) ||
+           trainer_save_falls_on(t, t->stepper.begun) || trainer_snapshot_falls_on(t, t->stepper.begun) ||
            comparison_falls_on(t, t->stepper.begun) || t->run.goes_back ||
            (t->run.votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0;
 }
@@ -349,7 +357,7 @@ static int open_timeline(struct trainer *t, struct dt_error *err)
 static void meet_for(struct trainer *t, bool compares, unsigned votes)
 {
     if (compares || trainer_evaluation_falls_on(t, t->run.step) || samples_fall_on(t, t->run.step) ||
-        save_falls_on(t, t->run.step) || trainer_snapshot_falls_on(t, t->run.step) ||
+        trainer_save_falls_on(t, t->run.step) || trainer_snapshot_falls_on(t, t->run.step) ||
         (votes & (VOTE_SAVE | VOTE_EVALUATE)) != 0 || t->run.step >= t->run.total_steps || trainer_stops(t)) {
         trainer_meet(t);
     }
@@ -380,7 +388,7 @@ static int act_between_steps(struct trainer *t, struct dt_error *err)
     if (samples && trainer_sample(t, err) != 0) {
         return -1;
     }
-    bool asked = save_falls_on(t, t->run.step) || (t->files && (votes & VOTE_SAVE)),
+    bool asked = trainer_save_falls_on(t, t->run.step) || (t->files && (votes & VOTE_SAVE)),
          saves = (asked || t->run.best_due) && t->run.step < t->run.total_steps && !trainer_stops(t);
     if (saves && save(t, false, err) != 0) {
         return -1;
@@ -492,7 +500,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     }
     if (trainer_prepare(&t, job, w->rank, w->size, w->local_size, w->device->real, world_device_bytes(w), err) != 0 ||
         (options->evaluate == NULL && trainer_plan_samples(&t, err) != 0) ||
-        (trainer_plan_saves(&t), trainer_plan_snapshots(&t),
+        (t.local_rank = w->local_rank, trainer_plan_saves(&t), trainer_plan_snapshots(&t),
          trainer_check_memory(&t, w->device, 1, err) != 0)) { /* the others' memory may be taken
                                                              * already */
         goto out;
@@ -521,6 +529,10 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     if (t.files && trainer_resume(&t, &found, err) != 0) {
         goto out;
     }
+    if (trainer_check_limit(&t, err) != 0) {
+        goto out;
+    }
+    say_limit(&t);
     if (t.files) {
         trainer_check_disk(&t);
     }
@@ -541,15 +553,16 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     if ((!found && trainer_init_weights(&t, err) != 0) || (t.files && trainer_write_folder(&t, err) != 0)) {
         goto out;
     }
-    if (t.files && trainer_keep_origin(&t, found, err) != 0) {
+    if (t.files && (trainer_keep_origin(&t, found, err) != 0 || trainer_share_config(&t, err) != 0)) {
         goto out;
     }
     if (t.run.finished_before && horizon_is_done(&t.run.horizon, &job->training)) {
         observers_say(&t.observers, "train: %s: finished at step %lld; --fresh begins anew", job->output_dir,
                       (long long)t.run.step);
     } else if (t.run.finished_before && trainer_ended_early(&t)) {
-        observers_say(&t.observers, "train: %s: ended early at step %lld; --fresh begins anew", job->output_dir,
-                      (long long)t.run.step);
+        observers_say(&t.observers,
+                      "train: %s: ended early at step %lld by %s; another value of it goes on, --fresh begins anew",
+                      job->output_dir, (long long)t.run.step, trainer_ending_key(&t));
     } else if (t.run.finished_before) {
         observers_say(
             &t.observers,

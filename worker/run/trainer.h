@@ -5,6 +5,7 @@
 #define DT_WORKER_RUN_TRAINER_H
 
 #include "worker/checkpoints/checkpoint.h"
+#include "worker/checkpoints/snapshot.h"
 #include "worker/engine/trainer.h"
 #include "worker/run/observers/observer.h"
 
@@ -62,6 +63,9 @@ int trainer_check_weights(const struct trainer *t, struct dt_error *err);
 bool trainer_began_broken(const struct trainer *t, struct dt_error *err);
 /* *changes: what of the job differs from that of the checkpoint, and was taken. */
 int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err);
+/* Elements [*first, *first + *count) of a unit from which this rank can go on: those that its optimizer updates,
+ * and of what is frozen all that is resident. Unit -1, the buffers: nothing is changed. */
+void trainer_kept_range(struct trainer *t, int unit, int64_t *first, int64_t *count);
 /* Weights, buffers and the optimizer's state alone, of a checkpoint of this run. *samples: horizon.samples there. */
 int trainer_load_state(struct trainer *t, const char *path, int64_t *samples, struct dt_error *err);
 /* DT_INVALID, with the key and both values, if the job's model is not that of the checkpoint. */
@@ -99,17 +103,38 @@ void trainer_close_snapshots(struct trainer *t);
 bool trainer_snapshot_falls_on(const struct trainer *t, int64_t step);
 /* Makes one of the state as it is now. Memory that is not to be had costs a warning. */
 int trainer_snapshot(struct trainer *t, struct dt_error *err);
-/* Rank 0: appends what stands for the newest one, where it is no older than file_step, the step of the newest
- * checkpoint. */
-void trainer_propose_snapshot(struct trainer *t, int64_t file_step, struct dt_text *out);
-/* Does a path stand for a snapshot? Of which step, beside which checkpoint. */
-bool trainer_is_snapshot(const char *path, int64_t *step, int64_t *file_step);
-/* Opens a checkpoint, or the snapshot that the path stands for. */
-int trainer_open_saved(struct trainer *t, const char *path, struct checkpoint **out, struct dt_error *err);
-/* The run goes on from `path`, null: anew: snapshots of other steps are left behind. */
+/* trainer_peers.c: going on from snapshots. */
+struct saved_snapshot { /* what a path stands for that is one */
+    struct snapshot_id id;
+    int64_t file_step; /* of the newest checkpoint on disk; -1: none */
+    int root;          /* the first of the ranks that send it to those that lack it; -1: all have it */
+};
+/* Before rank 0 proposes: each rank says from which it could go on. */
+int trainer_offer_snapshots(struct trainer *t, struct dt_error *err);
+/* Rank 0: appends what stands for the newest one that serves all ranks, where it is no older than file_step, the
+ * step of the newest checkpoint. */
+int trainer_propose_snapshot(struct trainer *t, int64_t file_step, struct dt_text *out, struct dt_error *err);
+/* Does a path stand for a snapshot? */
+bool trainer_is_snapshot(const char *path, struct saved_snapshot *out);
+/* This rank's host has of it what the rank needs. */
+bool trainer_has_snapshot(const struct trainer *t, const struct saved_snapshot *x);
+/* Opens it, and compares this rank's part of the checksums. */
+int trainer_check_snapshot(struct trainer *t, const struct saved_snapshot *x, struct dt_error *err);
+/* All ranks, once each has checked it. *data: what this rank's host has of it; null: nothing. *state: the state
+ * that all ranks take; it may be the same. */
+int trainer_open_snapshot(struct trainer *t, const struct saved_snapshot *x, struct checkpoint **data,
+                          struct checkpoint **state, struct dt_error *err);
+/* Once all ranks have read what they have of it: those that lack it get it, and weights reach those that compute
+ * with them. All ranks together. */
+int trainer_spread_snapshot(struct trainer *t, const char *path, struct dt_error *err);
+/* The run goes on from `path`, null: anew: other snapshots are left behind. */
 void trainer_keep_snapshot(struct trainer *t, const char *path);
 /* trainer_stopping.c: when a run is evaluated, and ends. */
 bool trainer_evaluation_falls_on(const struct trainer *t, int64_t step);
+/* The same of checkpoints, by steps or epochs. */
+bool trainer_save_falls_on(const struct trainer *t, int64_t step);
+/* Steps between checkpoints, about, where epochs say it; 0: the end alone saves. */
+int64_t trainer_save_interval(const struct trainer *t);
 /* The rate, the end and the best checkpoints, which depend on evaluations, have seen that of the run's step. */
 bool trainer_saw_evaluation(const struct trainer *t);
 /* The evaluations of all sets of data.val, after the run's step. */
@@ -120,6 +145,8 @@ void trainer_best_saved(struct trainer *t, int64_t step, bool saved);
 bool trainer_ends_early(struct trainer *t);
 /* The run has been ended so, whatever its number of steps is. */
 bool trainer_ended_early(const struct trainer *t);
+/* The key that has ended it. */
+const char *trainer_ending_key(const struct trainer *t);
 /* Takes what a checkpoint says of all that. */
 void trainer_resume_stopping(struct trainer *t, const struct checkpoint_state *state);
 /* training.num_sanity_val_steps: evaluates a little of each set, for nothing but errors. */
@@ -150,6 +177,8 @@ void trainer_close_samples(struct trainer *t);
  * checkpoints, and says what of them is left out or not honoured. */
 int trainer_keep_origin(struct trainer *t, bool found, struct dt_error *err);
 void trainer_set_config(struct trainer *t, const char *text);
+/* All ranks, where rank 0's host may be lost and a snapshot of others taken: they know its config.json, too. */
+int trainer_share_config(struct trainer *t, struct dt_error *err);
 
 /* trainer_continue.c: going on with other numbers. */
 /* DT_INVALID when a checkpoint is of another job or other data, and checkpointing.accept does

@@ -8,6 +8,7 @@
 #include "worker/job/folder.h"
 
 #include <cjson/cJSON.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -82,6 +83,22 @@ void trainer_set_config(struct trainer *t, const char *text)
 {
     free(t->saver.model_config);
     t->saver.model_config = dt_strdup(text);
+}
+
+int trainer_share_config(struct trainer *t, struct dt_error *err)
+{
+    struct dt_text text;
+    if (t->job->checkpointing.snapshot_every_n_steps == 0 || t->world->node_count <= 1) {
+        return 0;
+    }
+    dt_text_init(&text);
+    dt_text_puts(&text, t->rank == 0 ? t->saver.model_config : "");
+    int rc = trainer_share(t, "train/config", &text, NULL, INFINITY, err);
+    if (rc == 0 && t->rank != 0) {
+        trainer_set_config(t, dt_text_str(&text));
+    }
+    dt_text_clear(&text);
+    return rc;
 }
 
 /* config.json has the job's probabilities of dropout. One that it has already stays as it is written. */

@@ -28,6 +28,7 @@ double trainer_checkpoint_bytes(const struct trainer *t)
         data += (double)each * sizeof(float) * (double)t->chain.tensors[i].numel;
         slices += each;
     }
+    data += sizeof(float) * hook_saved_elements(&t->strategy);
     return data * (1 + sums) + header * slices * (t->shards > 1 ? 2 : 1) + 4096.0 * t->size;
 }
 
@@ -60,12 +61,14 @@ void trainer_check_disk(struct trainer *t)
         return;
     }
     double aside_bytes = say_aside(t);
-    int64_t left = t->run.total_steps - t->run.step, every = job->save_every_n_steps,
+    int64_t left = t->run.total_steps - t->run.step, every = trainer_save_interval(t),
             saves = every > 0 ? (left + every - 1) / every : left > 0;
     int64_t *steps = NULL;
     int there = 0;
     double free_bytes = dt_file_free_bytes(job->checkpoint_dir);
-    if (saves <= 0 || free_bytes < 0 || checkpoint_steps(job->checkpoint_dir, &steps, &there, NULL) != 0) {
+    /* nobody knows how many there will be before a time is over */
+    bool timed = t->job->training.max_time_s > 0 && job->keep_last_n == 0;
+    if (saves <= 0 || free_bytes < 0 || timed || checkpoint_steps(job->checkpoint_dir, &steps, &there, NULL) != 0) {
         return;
     }
     int whole = 0;

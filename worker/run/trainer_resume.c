@@ -313,10 +313,10 @@ static void propose(struct trainer *t, struct search *s, struct dt_text *out)
     const struct job_checkpointing *job = &t->job->checkpointing;
     struct dt_error why;
     if (s->begun) { /* once: it is tried before all files */
-        trainer_propose_snapshot(t, newest_whole(t, s), out);
+        s->failed = trainer_propose_snapshot(t, newest_whole(t, s), out, &s->why) != 0;
         s->begun = false;
     }
-    while (!s->named && out->size == 0 && s->next < s->count) {
+    while (!s->failed && !s->named && out->size == 0 && s->next < s->count) {
         struct checkpoint *c = NULL;
         char *path = checkpoint_path(job->checkpoint_dir, s->steps[s->next++]);
         if (checkpoint_open(&c, path, &why) == 0) {
@@ -329,14 +329,14 @@ static void propose(struct trainer *t, struct search *s, struct dt_text *out)
         free(path);
         dt_page_pulse(t->world->page);
     }
-    if (s->name_last && out->size == 0) {
+    if (!s->failed && s->name_last && out->size == 0) {
         s->named = true;
         s->failed = find_named(s, job->checkpoint_dir, job->resume, &s->why) != 0;
     }
     if (s->named && !s->failed && out->size == 0) {
         dt_text_puts(out, s->path);
     }
-    if (!s->named && out->size == 0 && s->damaged > 0) { /* days of work: whether they are lost
+    if (!s->failed && !s->named && out->size == 0 && s->damaged > 0) { /* days of work: whether they are lost
                                                           * is for people to say */
         s->failed = true;
         (void)dt_fail(
@@ -353,8 +353,9 @@ static int settle_course(struct trainer *t, struct search *s, const char *loaded
 {
     const struct job_checkpointing *job = &t->job->checkpointing;
     char *own = checkpoint_path(job->checkpoint_dir, t->run.step);
-    int64_t step, file_step, first = 0, last = 0;
-    bool course = loaded != NULL && (trainer_is_snapshot(loaded, &step, &file_step) || same_folder(loaded, own));
+    struct saved_snapshot snapshot;
+    int64_t first = 0, last = 0;
+    bool course = loaded != NULL && (trainer_is_snapshot(loaded, &snapshot) || same_folder(loaded, own));
     int64_t after = course ? t->run.step : -1;
     int left = course_leave_behind(job->checkpoint_dir, after, &first, &last, err);
     free(own);
@@ -379,20 +380,18 @@ static int settle_course(struct trainer *t, struct search *s, const char *loaded
 
 /* ---- all ranks ---- */
 
-static void pulse(void *page)
-{
-    dt_page_pulse(page);
-}
-
 /* This rank's part of the checksums; "ok", or why not. */
 static void check_part(struct trainer *t, const char *path, struct dt_text *out)
 {
     struct checkpoint *c = NULL;
     struct dt_error why;
-    if (trainer_open_saved(t, path, &c, &why) == 0) {
-        checkpoint_progress(c, pulse, t->world->page);
+    struct saved_snapshot snapshot;
+    bool is_snapshot = trainer_is_snapshot(path, &snapshot);
+    if (!is_snapshot && checkpoint_open(&c, path, &why) == 0) {
+        checkpoint_progress(c, trainer_pulse, t->world->page);
     }
-    if (c != NULL && checkpoint_verify_part(c, t->rank, t->size, &why) == 0) {
+    if (is_snapshot ? trainer_check_snapshot(t, &snapshot, &why) == 0
+                    : c != NULL && checkpoint_verify_part(c, t->rank, t->size, &why) == 0) {
         dt_text_puts(out, "ok");
     } else {
         trainer_tell_failure(out, &why);
@@ -428,14 +427,15 @@ static void say_for(struct trainer *t, int who, struct dt_error *why)
     trainer_say_cause(t, &said);
 }
 
-/* Which checkpoint rank 0 proposes: "NUMBER" is the step of one of the run's own, "#STEP/FILE" the snapshot,
+/* Which checkpoint rank 0 proposes: "NUMBER" is the step of one of the run's own, "#..." a snapshot,
  * "@PATH" what checkpointing.resume names, "" none. No path that a rank reads is used: each rank makes it of its
  * own job. */
 static void tell_path(const struct trainer *t, const char *path, struct dt_text *out)
 {
-    int64_t step = step_in(path), snapshot, file_step;
+    int64_t step = step_in(path);
+    struct saved_snapshot snapshot;
     char *own = checkpoint_path(t->job->checkpointing.checkpoint_dir, step);
-    if (trainer_is_snapshot(path, &snapshot, &file_step)) {
+    if (trainer_is_snapshot(path, &snapshot)) {
         dt_text_puts(out, path);
     } else if (path[0] != '\0' && strcmp(own, path) == 0) {
         dt_text_printf(out, "%lld", (long long)step);
@@ -450,9 +450,9 @@ static int hear_path(const struct trainer *t, const char *said, struct dt_text *
 {
     const struct job_checkpointing *job = &t->job->checkpointing;
     long long step = -1;
-    int64_t snapshot, file_step;
+    struct saved_snapshot snapshot;
     dt_text_reset(path);
-    if (trainer_is_snapshot(said, &snapshot, &file_step)) {
+    if (trainer_is_snapshot(said, &snapshot)) {
         dt_text_puts(path, said);
     } else if (dt_parse_int64(said, &step) && step >= 0) {
         char *own = checkpoint_path(job->checkpoint_dir, step);
@@ -559,6 +559,7 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
     if (rc == 0 && t->rank == 0 && !s.failed) {
         s.failed = begin_search(t, &s, &s.why) != 0;
     }
+    rc = rc == 0 ? trainer_offer_snapshots(t, err) : rc;
     *found = false;
     for (int try = 0; rc == 0 && !*found; try++) {
         dt_text_reset(&path);
@@ -576,6 +577,7 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
     }
     if (*found) {
         rc = all_loaded(t, trainer_load(t, path.data, &changes, err), err);
+        rc = rc == 0 ? trainer_spread_snapshot(t, path.data, err) : rc;
     }
     if (rc == 0) {
         trainer_keep_snapshot(t, *found ? path.data : NULL);

@@ -13,6 +13,7 @@
 
 #define AGREE_TIMEOUT_S 600.0
 #define FOR_EVER_S 1e9
+enum { ALIGNED = 64 }; /* elements: as slices of units are */
 
 /* State on its way from its home to a file: through the window, and as F32. */
 struct saving {
@@ -81,13 +82,13 @@ static struct checkpoint_slice *add_slice(struct save_slices *to, const struct t
     return y;
 }
 
-/* What the communication hook keeps: rank 0 has what is the same on all. */
-static void list_hook_states(struct trainer *t, struct save_slices *out)
+/* What the communication hook keeps: the first rank has what is the same on all. */
+static void list_hook_states(struct trainer *t, bool first_rank, struct save_slices *out)
 {
     struct hook_state x;
     for (int i = 0; hook_state_at(&t->strategy, i, &x); i++) {
         const struct span span = {.tensor = x.tensor, .count = x.count};
-        if (x.count > 0 && (x.error || t->rank == 0)) {
+        if (x.count > 0 && (x.error || first_rank)) {
             (void)add_slice(out, x.tensor, x.error ? out->error : CHECKPOINT_COMM_Q, &span, (struct home_part){NULL, 0},
                             x.type);
             out->from[out->count - 1].base = x.data;
@@ -95,36 +96,62 @@ static void list_hook_states(struct trainer *t, struct save_slices *out)
     }
 }
 
+/* What this rank saves of a unit: of a checkpoint its share of the world's; of a snapshot its share of what the
+ * ranks of this host keep that keep the same as it does. */
+static void saved_range(struct trainer *t, enum save_for what, int unit, int64_t *first, int64_t *count)
+{
+    struct strategy *s = &t->strategy;
+    if (what == SAVE_CHECKPOINT) {
+        strategy_share(s, unit, first, count);
+        return;
+    }
+    trainer_kept_range(t, unit, first, count);
+    bool whole = *count == s->chain->units[unit].numel;
+    int sharers = 0, before = 0;
+    for (int r = t->rank - t->local_rank, i = 0; i < t->local_size; i++, r++) {
+        bool same = whole || r % s->shards == s->shard_rank;
+        before += same && r < t->rank;
+        sharers += same;
+    }
+    int64_t each = (*count + sharers - 1) / sharers;
+    each = (each + ALIGNED - 1) / ALIGNED * ALIGNED;
+    int64_t at = each * before < *count ? each * before : *count;
+    *first += at;
+    *count = *count - at < each ? *count - at : each;
+}
+
 /* This rank's shares of all tensors: weights, and of those that are trained the optimizer's state;
- * rank 0 has all buffers. */
-void save_list_slices(struct trainer *t, const struct checkpoint_reader *reader, struct save_slices *out)
+ * the first rank has all buffers. */
+void save_list_slices(struct trainer *t, enum save_for what, const struct checkpoint_reader *reader,
+                      struct save_slices *out)
 {
     struct strategy *s = &t->strategy;
     struct optimizer *o = &t->optimizer;
     const struct precision *types = &s->precision;
+    bool first_rank = what == SAVE_CHECKPOINT ? t->rank == 0 : t->local_rank == 0;
     size_t most = (size_t)((1 + DT_STATES_MAX + 2) * t->chain.tensor_count + 1);
     *out = (struct save_slices){
         .slice = dt_alloc(most * sizeof *out->slice), .from = dt_alloc(most * sizeof *out->from), .reader = reader};
     (void)snprintf(out->error, sizeof out->error, CHECKPOINT_COMM_ERROR "%d", t->rank);
-    for (int i = 0; i < t->chain.tensor_count && strategy_counts(s); i++) {
+    for (int i = 0; i < t->chain.tensor_count && (what == SAVE_SNAPSHOT || strategy_counts(s)); i++) {
         const struct tensor *x = &t->chain.tensors[i];
         int64_t first, count, owned_first, owned_count;
         struct span span;
         if (x->unit < 0) {
-            if (t->rank == 0 && tensor_span(x, 0, t->chain.buffer_count, &span)) {
+            if (first_rank && tensor_span(x, 0, t->chain.buffer_count, &span)) {
                 struct home_part at = {.at = (size_t)x->offset * dt_dtype_size(types->buffers)};
                 (void)add_slice(out, x, "weight", &span, at, types->buffers);
                 out->from[out->count - 1].base = t->stepper.walk.buffers;
             }
             continue;
         }
-        strategy_share(s, x->unit, &first, &count);
+        saved_range(t, what, x->unit, &first, &count);
         strategy_owned(s, x->unit, &owned_first, &owned_count);
         if (!tensor_span(x, first, count, &span)) {
             continue;
         }
         bool trained = strategy_trains(s, x->unit);
-        int64_t at = span.at + first - owned_first; /* from the start of the owned part */
+        int64_t at = span.at + first - owned_first; /* from the start of the owned part; below it of what is frozen */
         const struct optimizer_group *g = optimizer_group_of(o, x);
         add_slice(out, x, "weight", &span, optimizer_weights(o, x->unit, at), trained ? types->masters : types->compute)
             ->states = g->state_names;
@@ -132,7 +159,7 @@ void save_list_slices(struct trainer *t, const struct checkpoint_reader *reader,
             (void)add_slice(out, x, g->row->state[k], &span, optimizer_state(o, k, x->unit, at), types->states);
         }
     }
-    list_hook_states(t, out);
+    list_hook_states(t, first_rank, out);
 }
 
 void save_free_slices(struct save_slices *x)
@@ -152,12 +179,13 @@ static int write_slices(struct trainer *t, const struct checkpoint_state *state,
     bool wide = p->masters == DT_F32 && p->compute == DT_F32 && p->states == DT_F32 && p->buffers == DT_F32 &&
                 p->wire == DT_F32;
     struct save_slices all;
-    save_list_slices(t, &saving.reader, &all);
+    save_list_slices(t, entry == NULL ? SAVE_SNAPSHOT : SAVE_CHECKPOINT, &saving.reader, &all);
     int rc = pinned_window_open(&saving.window, t->world->device, t->world->compute, err);
     saving.failed = rc != 0;
     saving.floats = !wide ? dt_alloc(CHECKPOINT_PIECE * sizeof *saving.floats) : NULL;
     if (rc == 0) {
-        rc = entry == NULL ? snapshots_write(t->saver.snapshots, state, t->rank, t->size, all.slice, all.count, err)
+        rc = entry == NULL ? snapshots_write(t->saver.snapshots, state, t->rank, t->size, t->local_size, all.slice,
+                                             all.count, err)
                            : checkpoint_write_slices(t->job->checkpointing.checkpoint_dir, state, t->rank, t->size,
                                                      all.slice, all.count, entry, err);
         give_back(&saving);
@@ -228,6 +256,7 @@ struct checkpoint_state save_state(const struct trainer *t)
                                      .epoch = t->run.epoch,
                                      .position = t->run.position,
                                      .tokens = t->run.tokens,
+                                     .blank_steps = t->run.blank_steps,
                                      .optimizer_steps = t->optimizer.steps,
                                      .horizon = trainer_horizon(t),
                                      .scaler = t->run.scaler,

@@ -5,6 +5,8 @@
 
 #include "worker/run/trainer.h"
 
+enum save_for { SAVE_CHECKPOINT, SAVE_SNAPSHOT };
+
 /* The memory from which a slice is saved. */
 struct save_source {
     struct home_part part; /* home null: `at` is bytes from base */
@@ -23,7 +25,8 @@ struct save_slices {
 
 /* This rank's shares of all tensors: weights, and of those that are trained the optimizer's state;
  * rank 0 has all buffers. save_free_slices frees them. */
-void save_list_slices(struct trainer *t, const struct checkpoint_reader *reader, struct save_slices *out);
+void save_list_slices(struct trainer *t, enum save_for what, const struct checkpoint_reader *reader,
+                      struct save_slices *out);
 void save_free_slices(struct save_slices *x);
 /* The state as it is now. What it points to belongs to t, and does not change. */
 struct checkpoint_state save_state(const struct trainer *t);

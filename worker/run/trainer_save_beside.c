@@ -45,7 +45,7 @@ void trainer_plan_saves(struct trainer *t)
     if (!t->job->checkpointing.beside || t->job->evaluates) {
         return;
     }
-    save_list_slices(t, NULL, &all);
+    save_list_slices(t, SAVE_CHECKPOINT, NULL, &all);
     for (int i = 0; i < all.count; i++) {
         size_bytes += copy_bytes(&all, i);
     }
@@ -162,7 +162,7 @@ int trainer_save_begin(struct trainer *t, struct dt_error *err)
     b->state = save_state(t);
     b->floats = dt_alloc(CHECKPOINT_PIECE * sizeof *b->floats);
     b->reader = (struct checkpoint_reader){.read = read_copy, .context = b};
-    save_list_slices(t, &b->reader, &b->slices);
+    save_list_slices(t, SAVE_CHECKPOINT, &b->reader, &b->slices);
     if (copy_all(t, &b->slices, err) != 0 || start(t, b, err) != 0) {
         free_beside(t);
         return -1;

@@ -1,6 +1,5 @@
-/* Snapshots (checkpointing.snapshot_every_n_steps): copies of the state in memory of the agent, from which the
- * next round goes on when a worker has died. In the search for where to begin a snapshot stands for a path:
- * "#STEP/FILE", with the step of the newest checkpoint on disk, -1 for none. */
+/* Snapshots (checkpointing.snapshot_every_n_steps): copies of the state in memory of the agents, from which the
+ * next round goes on when a worker has died. Which one is up to trainer_peers.c. */
 #include "worker/run/trainer.h"
 
 #include "base/clock.h"
@@ -13,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Bytes that the memory of all workers' snapshots takes already. */
+/* Bytes that the memory of the snapshots of this host's workers takes already. */
 static double held_bytes(void)
 {
     struct stat st;
@@ -32,12 +31,12 @@ void trainer_plan_snapshots(struct trainer *t)
     if (t->job->checkpointing.snapshot_every_n_steps == 0 || t->job->evaluates) {
         return;
     }
-    save_list_slices(t, NULL, &all);
+    save_list_slices(t, SAVE_SNAPSHOT, NULL, &all);
     for (int i = 0; i < all.count; i++) {
         bytes += 2.0 * sizeof(float) * (double)all.slice[i].count;
     }
     save_free_slices(&all);
-    double held = held_bytes() / t->size; /* of the round before */
+    double held = held_bytes() / t->local_size; /* of the round before */
     t->memory.snapshot_bytes = bytes > held ? bytes - held : 0;
 }
 
@@ -45,22 +44,22 @@ void trainer_open_snapshots(struct trainer *t)
 {
     struct dt_error why;
     if (t->job->checkpointing.snapshot_every_n_steps == 0 || !t->world->agent ||
-        snapshots_open(&t->saver.snapshots, t->rank, &why) == 0) {
+        snapshots_open(&t->saver.snapshots, t->local_rank, t->world->launch, &why) == 0) {
         return;
     }
     if (why.status != DT_NOT_FOUND) {
         observers_say(&t->observers, "train: warning: no snapshots: %s", why.text);
     } else if (t->world->round <= 1) {
         observers_say(&t->observers,
-                      "train: checkpointing.snapshot_every_n_steps: %s: no snapshots, a lost worker goes "
-                      "on from a checkpoint",
-                      t->world->node_count > 1 ? "this job has several hosts"
-                                               : "dtrun has no memory for them (see ulimit -f)");
+                      "train: checkpointing.snapshot_every_n_steps: dtrun has no memory for them (see ulimit -f): no "
+                      "snapshots, a lost worker goes on from a checkpoint");
     }
 }
 
 void trainer_close_snapshots(struct trainer *t)
 {
+    checkpoint_close(t->saver.opened);
+    t->saver.opened = NULL;
     snapshots_close(t->saver.snapshots);
     t->saver.snapshots = NULL;
 }
@@ -95,48 +94,7 @@ int trainer_snapshot(struct trainer *t, struct dt_error *err)
                   "checkpoint",
                   err->text);
     atomic_store(&t->world->page->snapshot_step, -1);
-    snapshots_keep(t->saver.snapshots, -1);
+    snapshots_keep(t->saver.snapshots, NULL);
     trainer_close_snapshots(t);
     return 0;
-}
-
-void trainer_propose_snapshot(struct trainer *t, int64_t file_step, struct dt_text *out)
-{
-    int64_t step = t->saver.snapshots != NULL ? snapshots_newest(t->saver.snapshots) : -1;
-    if (step >= 0 && step >= file_step) {
-        dt_text_printf(out, "#%lld/%lld", (long long)step, (long long)file_step);
-    }
-}
-
-bool trainer_is_snapshot(const char *path, int64_t *step, int64_t *file_step)
-{
-    long long a = -1, b = -1;
-    if (path == NULL || sscanf(path, "#%lld/%lld", &a, &b) != 2) {
-        return false;
-    }
-    *step = a;
-    *file_step = b;
-    return true;
-}
-
-int trainer_open_saved(struct trainer *t, const char *path, struct checkpoint **out, struct dt_error *err)
-{
-    int64_t step, file_step;
-    if (!trainer_is_snapshot(path, &step, &file_step)) {
-        return checkpoint_open(out, path, err);
-    }
-    if (t->saver.snapshots == NULL) {
-        return dt_fail(err, DT_NOT_FOUND, "rank %d has no memory for snapshots", t->rank);
-    }
-    return snapshots_checkpoint(t->saver.snapshots, step, out, err);
-}
-
-void trainer_keep_snapshot(struct trainer *t, const char *path)
-{
-    int64_t step, file_step;
-    bool is = trainer_is_snapshot(path, &step, &file_step);
-    if (t->saver.snapshots != NULL) {
-        snapshots_keep(t->saver.snapshots, is ? step : -1);
-        atomic_store(&t->world->page->snapshot_step, is ? step : -1);
-    }
 }

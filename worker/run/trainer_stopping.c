@@ -37,11 +37,45 @@ static double epochs_at(const struct trainer *t, int64_t epoch, int64_t position
 }
 
 /* Has a place in the data come to another multiple of an interval, in epochs? */
-static bool crosses(const struct trainer *t, int64_t epoch, int64_t position, int64_t from_epoch, int64_t from_position)
+static bool crosses(const struct trainer *t, double every, int64_t epoch, int64_t position, int64_t from_epoch,
+                    int64_t from_position)
 {
-    const double every = t->job->training.eval_every_n_epochs, slack = 1e-9; /* 0.3 / 0.1 is below 3 */
+    const double slack = 1e-9; /* 0.3 / 0.1 is below 3 */
     return floor(epochs_at(t, epoch, position) / every + slack) >
            floor(epochs_at(t, from_epoch, from_position) / every + slack);
+}
+
+/* Has a step, begun or done, come to another multiple of so many epochs? */
+static bool ends_epochs(const struct trainer *t, double every, int64_t step)
+{
+    if (every <= 0 || step == 0) {
+        return false;
+    }
+    if (step > t->run.first_step) {
+        const struct trainer_pending *p = &t->stepper.pending[(step - 1) % 2];
+        return crosses(t, every, p->epoch, p->position, p->from_epoch, p->from_position);
+    }
+    /* where the run goes on: of that step only the size of its batch is known */
+    const struct batch_split split = trainer_split(t);
+    int64_t batch = split.micro_batch * split.micro_steps;
+    return crosses(t, every, t->run.epoch, t->run.position, t->run.epoch, t->run.position - batch);
+}
+
+bool trainer_save_falls_on(const struct trainer *t, int64_t step)
+{
+    const struct job_checkpointing *j = &t->job->checkpointing;
+    return t->files && ((j->save_every_n_steps > 0 && step > 0 && step % j->save_every_n_steps == 0) ||
+                        ends_epochs(t, j->save_every_n_epochs, step));
+}
+
+int64_t trainer_save_interval(const struct trainer *t)
+{
+    const struct job_checkpointing *j = &t->job->checkpointing;
+    const struct batch_split split = trainer_split(t);
+    double steps = (double)trainer_rows(t) / (double)(split.micro_batch * split.micro_steps) * j->save_every_n_epochs;
+    int64_t epochs = j->save_every_n_epochs <= 0 ? 0 : steps < 1 ? 1 : steps < 1e15 ? (int64_t)steps : (int64_t)1e15;
+    int64_t every = j->save_every_n_steps;
+    return every == 0 ? epochs : epochs == 0 || every < epochs ? every : epochs;
 }
 
 bool trainer_evaluation_falls_on(const struct trainer *t, int64_t step)
@@ -53,17 +87,7 @@ bool trainer_evaluation_falls_on(const struct trainer *t, int64_t step)
     if (step >= t->run.total_steps || (j->eval_every_n_steps > 0 && step % j->eval_every_n_steps == 0)) {
         return true;
     }
-    if (j->eval_every_n_epochs <= 0 || step == 0) {
-        return false;
-    }
-    if (step > t->run.first_step) {
-        const struct trainer_pending *p = &t->stepper.pending[(step - 1) % 2];
-        return crosses(t, p->epoch, p->position, p->from_epoch, p->from_position);
-    }
-    /* where the run goes on: of that step only the size of its batch is known */
-    const struct batch_split split = trainer_split(t);
-    int64_t batch = split.micro_batch * split.micro_steps;
-    return crosses(t, t->run.epoch, t->run.position, t->run.epoch, t->run.position - batch);
+    return ends_epochs(t, j->eval_every_n_epochs, step);
 }
 
 /* A value that a monitor names; NaN: the evaluation has none. */
@@ -165,7 +189,7 @@ void trainer_best_saved(struct trainer *t, int64_t step, bool saved)
 static bool may_end(const struct trainer *t)
 {
     const struct job_training *j = &t->job->training;
-    double epochs = (double)t->run.epoch + (double)t->run.position / (double)t->feeds.train.sample_count;
+    double epochs = (double)t->run.epoch + fmin(1, (double)t->run.position / (double)trainer_rows(t));
     return t->run.step >= j->min_steps && epochs >= j->min_epochs;
 }
 
@@ -188,6 +212,16 @@ bool trainer_ended_early(const struct trainer *t)
     return (t->run.stopper.reason != STOP_NOT || (t->run.votes & VOTE_FINISH) != 0) && may_end(t);
 }
 
+const char *trainer_ending_key(const struct trainer *t)
+{
+    static const char *const keys[] = {[STOP_NOT] = "training.max_time",
+                                       [STOP_NOT_FINITE] = "early_stopping.check_finite",
+                                       [STOP_REACHED] = "early_stopping.stopping_threshold",
+                                       [STOP_DIVERGED] = "early_stopping.divergence_threshold",
+                                       [STOP_PATIENCE] = "early_stopping.patience"};
+    return keys[t->run.stopper.reason];
+}
+
 void trainer_resume_stopping(struct trainer *t, const struct checkpoint_state *state)
 {
     const struct job_checkpointing *j = &t->job->checkpointing;
@@ -204,14 +238,18 @@ void trainer_resume_stopping(struct trainer *t, const struct checkpoint_state *s
 
 int trainer_try_evaluations(struct trainer *t, struct dt_error *err)
 {
-    t->run.eval_limit = t->job->training.num_sanity_val_steps;
+    int64_t most = t->job->training.num_sanity_val_steps;
+    t->run.eval_limit = most < 0 ? INT64_MAX : most;
     for (int i = 0; i < t->feeds.val_count && t->run.eval_limit > 0 && !trainer_stops(t); i++) {
         struct trainer_evaluation known;
         if (trainer_evaluate(t, &t->feeds.val[i], &known, err) != 0) {
             return dt_wrap(err, "training.num_sanity_val_steps: %s", t->feeds.val[i].key);
         }
-        observers_note(&t->observers, "train: %s: %lld batches tried, loss %.6g", t->feeds.val[i].key,
-                       (long long)t->run.eval_limit, known.loss);
+        char count[32] = "all";
+        if (most > 0) {
+            (void)snprintf(count, sizeof count, "%lld", (long long)most);
+        }
+        observers_note(&t->observers, "train: %s: %s batches tried, loss %.6g", t->feeds.val[i].key, count, known.loss);
     }
     t->run.eval_limit = 0;
     return 0;

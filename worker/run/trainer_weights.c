@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define FOR_EVER_S 1e9
 
@@ -212,7 +213,18 @@ struct reading {
     struct pinned_window window;
     float *wide; /* PINNED_WINDOW_BYTES, where weights or state are not F32 */
     bool weights_only;
+    /* A snapshot: of what is updated by other ranks it has nothing. They publish it. */
+    bool kept_alone;
 };
+
+void trainer_kept_range(struct trainer *t, int unit, int64_t *first, int64_t *count)
+{
+    if (unit >= 0 && strategy_trains(&t->strategy, unit)) {
+        strategy_owned(&t->strategy, unit, first, count);
+    } else if (unit >= 0) {
+        (void)strategy_resident(&t->strategy, unit, first, count);
+    }
+}
 
 /* Most elements of a type that are read at a time. */
 static int64_t most_of(const struct reading *r, enum dt_dtype type)
@@ -233,14 +245,15 @@ static int read_piece_of(struct reading *r, const char *purpose, const struct sp
                : put(&r->window, to, type, read, DT_F32, count, err);
 }
 
-/* Reads one span of the resident weights of unit u. */
-static int read_weights(struct trainer *t, struct reading *r, int u, const struct span *s, struct dt_error *err)
+/* Reads one span of the weights of unit u, counted from element `from` on. */
+static int read_weights(struct trainer *t, struct reading *r, int u, const struct span *s, int64_t from,
+                        struct dt_error *err)
 {
     const struct tensor *x = s->tensor;
     int64_t first, count, most = (int64_t)(PINNED_WINDOW_BYTES / dt_dtype_size(type_made(t)));
     struct home_part part = strategy_resident(&t->strategy, u, &first, &count);
     int rc = 0;
-    part.at += (size_t)s->at * t->strategy.type_size;
+    part.at += (size_t)(from + s->at - first) * t->strategy.type_size;
     for (int64_t done = 0, n; done < s->count && rc == 0; done += n) {
         n = s->count - done < most ? s->count - done : most;
         size_t size_bytes = (size_t)n * t->strategy.type_size;
@@ -248,7 +261,7 @@ static int read_weights(struct trainer *t, struct reading *r, int u, const struc
         rc = bring_to_write(&r->window, part, size_bytes, &to, err);
         float *read = t->strategy.precision.compute == DT_F32 ? pinned_window_place(&r->window, to) : r->wide;
         rc = rc != 0 ? rc : checkpoint_read(r->checkpoint, "weight", x->name, x->numel, s->first + done, n, read, err);
-        rc = rc == 0 ? put_weights(t, &r->window, u, first + s->at + done, n, to, read, DT_F32, err) : rc;
+        rc = rc == 0 ? put_weights(t, &r->window, u, from + s->at + done, n, to, read, DT_F32, err) : rc;
         home_back(part, size_bytes, r->window.stream);
         part.at += size_bytes;
     }
@@ -280,6 +293,9 @@ static int read_unit(struct trainer *t, struct reading *r, int u, struct dt_erro
     struct strategy *s = &t->strategy;
     int64_t first, count, owned_first, owned_count;
     (void)strategy_resident(s, u, &first, &count);
+    if (r->kept_alone) {
+        trainer_kept_range(t, u, &first, &count);
+    }
     strategy_owned(s, u, &owned_first, &owned_count);
     for (int i = 0; i < t->chain.tensor_count; i++) {
         const struct tensor *x = &t->chain.tensors[i];
@@ -287,7 +303,7 @@ static int read_unit(struct trainer *t, struct reading *r, int u, struct dt_erro
         if (x->unit != u) {
             continue;
         }
-        if (tensor_span(x, first, count, &span) && read_weights(t, r, u, &span, err) != 0) {
+        if (tensor_span(x, first, count, &span) && read_weights(t, r, u, &span, first, err) != 0) {
             return -1;
         }
         if (!r->weights_only && strategy_trains(s, u) && tensor_span(x, owned_first, owned_count, &span) &&
@@ -355,13 +371,18 @@ static int read_hook_states(struct trainer *t, struct reading *r, struct dt_erro
     return 0;
 }
 
+enum what { ALL, WEIGHTS, SNAPSHOT };
+
 /* Reads weights and buffers, and the optimizer's state if it is wanted. */
-static int read_all(struct trainer *t, struct checkpoint *c, bool weights_only, struct dt_error *err)
+static int read_all(struct trainer *t, struct checkpoint *c, enum what what, struct dt_error *err)
 {
+    bool weights_only = what == WEIGHTS;
     const struct precision *p = &t->strategy.precision;
     bool wide = p->compute != DT_F32 || p->states != DT_F32 || p->wire != DT_F32;
-    struct reading r = {
-        .checkpoint = c, .wide = wide ? dt_alloc(PINNED_WINDOW_BYTES) : NULL, .weights_only = weights_only};
+    struct reading r = {.checkpoint = c,
+                        .wide = wide ? dt_alloc(PINNED_WINDOW_BYTES) : NULL,
+                        .weights_only = weights_only,
+                        .kept_alone = what == SNAPSHOT};
     checkpoint_progress(c, trainer_pulse, t->world->page);
     int rc = pinned_window_open(&r.window, t->world->device, t->world->compute, err);
     for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
@@ -373,6 +394,16 @@ static int read_all(struct trainer *t, struct checkpoint *c, bool weights_only, 
     rc = rc == 0 ? fill_buffers(t, &r.window, NULL, t->chain.buffer_count, err) : rc;
     pinned_window_close(&r.window);
     free(r.wide);
+    return rc;
+}
+
+/* What is computed beside the weights, on a rank that gets these from others. */
+static int fill_constants(struct trainer *t, struct dt_error *err)
+{
+    struct pinned_window window = {0};
+    int rc = pinned_window_open(&window, t->world->device, t->world->compute, err);
+    rc = rc == 0 ? fill_buffers(t, &window, NULL, t->chain.buffer_count, err) : rc;
+    pinned_window_close(&window);
     return rc;
 }
 
@@ -394,7 +425,7 @@ int trainer_load_weights(struct trainer *t, const char *path, struct dt_error *e
     if (checkpoint_open(&c, path, err) != 0) {
         return -1;
     }
-    int rc = read_all(t, c, true, err);
+    int rc = read_all(t, c, WEIGHTS, err);
     t->run.step = checkpoint_get_state(c)->step;
     checkpoint_close(c);
     return rc == 0 ? 0 : dt_wrap(err, "%s", path);
@@ -406,7 +437,7 @@ int trainer_load_state(struct trainer *t, const char *path, int64_t *samples, st
     if (checkpoint_open(&c, path, err) != 0) {
         return -1;
     }
-    int rc = read_all(t, c, false, err);
+    int rc = read_all(t, c, ALL, err);
     t->optimizer.steps = checkpoint_get_state(c)->optimizer_steps;
     *samples = checkpoint_get_state(c)->horizon.samples;
     checkpoint_close(c);
@@ -417,36 +448,69 @@ int trainer_load_state(struct trainer *t, const char *path, int64_t *samples, st
  * where it would be: beside it are the files that the run began with. */
 static void note_file(struct trainer *t, const char *path)
 {
-    int64_t step = t->run.step, file_step = step;
+    struct saved_snapshot x;
     free(t->saver.saved_path);
-    if (trainer_is_snapshot(path, &step, &file_step)) {
-        t->saver.saved_path = checkpoint_path(t->job->checkpointing.checkpoint_dir, file_step >= 0 ? file_step : step);
+    if (trainer_is_snapshot(path, &x)) {
+        t->saver.saved_step = x.file_step;
+        t->saver.saved_path =
+            checkpoint_path(t->job->checkpointing.checkpoint_dir, x.file_step >= 0 ? x.file_step : x.id.step);
     } else {
+        t->saver.saved_step = t->run.step;
         t->saver.saved_path = dt_strdup(path);
     }
-    t->saver.saved_step = file_step;
-    atomic_store(&t->world->page->saved_step, file_step);
+    atomic_store(&t->world->page->saved_step, t->saver.saved_step);
+}
+
+/* optimizer.groups that were accepted: each tensor is still updated by the optimizer whose state was saved. */
+static int check_groups(const struct trainer *t, const struct checkpoint *c, const struct job_changes *changes,
+                        struct dt_error *err)
+{
+    bool changed = false;
+    for (int i = 0; i < changes->count; i++) {
+        changed |= strcmp(changes->list[i].key, "optimizer.groups") == 0;
+    }
+    for (int i = 0; changed && i < t->chain.tensor_count; i++) {
+        const struct tensor *x = &t->chain.tensors[i];
+        bool trained = x->unit >= 0 && strategy_trains(&t->strategy, x->unit);
+        const struct optimizer_group *g = trained ? optimizer_group_of(&t->optimizer, x) : NULL;
+        for (int k = 0; g != NULL && k < g->states; k++) {
+            if (!checkpoint_holds(c, g->row->state[k], x->name, 0, x->numel)) {
+                return dt_fail(
+                    err, DT_INVALID,
+                    "%s: optimizer.groups: %s goes by %s now, and the saved state is of another optimizer; "
+                    "give it its old one, or begin anew with --fresh or another output_dir" JOB_WEIGHTS_ALONE,
+                    checkpoint_get_path(c), x->name, g->row->name);
+            }
+        }
+    }
+    return 0;
 }
 
 int trainer_load(struct trainer *t, const char *path, struct job_changes *changes, struct dt_error *err)
 {
-    struct checkpoint *c = NULL;
-    if (trainer_open_saved(t, path, &c, err) != 0) {
+    struct checkpoint *c = NULL, *of = NULL; /* what is read, and the state */
+    struct saved_snapshot x;
+    bool snapshot = trainer_is_snapshot(path, &x);
+    if (snapshot ? trainer_open_snapshot(t, &x, &c, &of, err) != 0 : checkpoint_open(&c, path, err) != 0) {
         return -1;
     }
-    const struct checkpoint_state *state = checkpoint_get_state(c);
-    int rc = trainer_check_saved(t, state, checkpoint_get_path(c), changes, err);
-    rc = rc == 0 ? read_all(t, c, false, err) : rc;
+    of = snapshot ? of : c;
+    const struct checkpoint_state *state = checkpoint_get_state(of);
+    int rc = trainer_check_saved(t, state, checkpoint_get_path(of), changes, err);
+    rc = rc == 0 && !snapshot ? check_groups(t, c, changes, err) : rc;
+    if (rc == 0) {
+        rc = c != NULL ? read_all(t, c, snapshot ? SNAPSHOT : ALL, err) : fill_constants(t, err);
+    }
     if (rc == 0) {
         trainer_take_place(t, state, changes);
         note_file(t, path);
         trainer_set_config(t, state->model_config);
         t->saver.rewritten = state->horizon.of.micro_batch == 0;
         t->optimizer.steps = state->optimizer_steps;
-        int64_t moved = state->optimizer_steps + state->scaler.skipped;
-        t->run.blank_steps = state->step > moved ? state->step - moved : 0;
+        t->run.blank_steps = state->blank_steps;
         atomic_store(&t->world->page->step, t->run.step);
     }
+    checkpoint_close(of != c ? of : NULL);
     checkpoint_close(c);
     return rc;
 }

@@ -80,7 +80,8 @@ static struct checkpoint_state state_at(int64_t step, int ranks, int round)
         .seed = 42,
         .data_hash = 0xfedcba9876543210ull,
         .horizon = {.of = {16, 2}, .samples = 9600, .base = -32, .rows = 3700, .max_steps = 400, .end = 12800},
-        .stopper = {.checks = 4, .step = 290, .bad = 2, .best = 2.5, .reason = STOP_PATIENCE},
+        .stopper = {.checks = 4, .step = 290, .bad = 2, .best = 2.5, .value = 1.0 / 7, .reason = STOP_PATIENCE},
+        .blank_steps = ranks > 1 ? 3 : 0,
         .best = {.seen = 290, .count = 2, .item = {{200, 1.0 / 3}, {290, NAN}}},
         .trained_s = 12.5,
         .data = data_files,
@@ -183,6 +184,8 @@ static void any_ranks_write_anyone_reads(void **unused)
         const struct checkpoint_state *s = checkpoint_get_state(c);
         assert_int_equal(s->step, 300);
         assert_int_equal(s->position, 77);
+        assert_int_equal(s->blank_steps, ranks > 1 ? 3 : 0);
+        assert_true(s->stopper.value == 1.0 / 7);
         assert_int_equal(s->stopper.checks, 4);
         assert_int_equal(s->stopper.step, 290);
         assert_int_equal(s->stopper.bad, 2);

@@ -147,3 +147,17 @@ def test_a_run_keeps_its_optimizer(place):
     assert "--accept optimizer.momentum" in refusal(job, out, *other)
     result = training.train(job, out, ranks=1, sets=[*other, "checkpointing.accept=momentum", f"training.max_steps={STEPS + 2}"])
     assert result.code == 0 and f"done at step {STEPS + 2}" in result.err, result
+
+
+def test_a_group_keeps_its_optimizer(place):
+    """Groups may be accepted as long as the saved state of each tensor is that of its optimizer."""
+    folder, job = place
+    out = folder / "groups"
+    one, other = ("optimizer.groups=" + json.dumps([{"params": name, "optimizer": "adamw", **more}]) for name, more in (("*attn*", {}), ("*mlp*", {})))
+    slow = "optimizer.groups=" + json.dumps([{"params": "*attn*", "optimizer": "adamw", "lr_scale": 0.5}])
+    sets = ["optimizer.name=muon", "training.warmup_steps=0"]
+    assert training.train(job, out, ranks=1, sets=[*sets, one, "training.max_steps=3"]).code == 0
+    said = refusal(job, out, *sets, other, "checkpointing.accept=groups", "training.max_steps=5")
+    assert "optimizer.groups: transformer.h.0.attn.c_attn.weight goes by muon now, and the saved state is of another optimizer" in said, said
+    result = training.train(job, out, ranks=1, sets=[*sets, slow, "checkpointing.accept=groups", "training.max_steps=5"])
+    assert result.code == 0 and "optimizer.groups" in result.err, result

@@ -93,7 +93,7 @@ def test_the_run_goes_back_and_on(place):
         hashes = {weights(out / "checkpoints" / f"step-{s:08}") for s in (4, 8, 12)}
         assert len(hashes) == 1, hashes
         manifest = json.loads((out / "checkpoints" / f"step-{STEPS:08}" / "manifest.json").read_text())
-        assert manifest["step"] == STEPS and manifest["optimizer_steps"] == 4, manifest
+        assert manifest["step"] == STEPS and manifest["optimizer_steps"] == 4 and manifest["blank_steps"] == 0, manifest
         seen[row, *more] = hashes.pop(), *[training.metrics(out)[s] for s in range(7, STEPS + 1)]
     assert len({v for k, v in seen.items() if "bf16-mixed" not in str(k)}) == 1 and len(set(seen.values())) == 2, seen
     skips = ["training.loss_guard_factor=1e-9", "training.loss_guard_window=4", "training.learning_rate=1e-3"]

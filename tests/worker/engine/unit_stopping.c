@@ -102,6 +102,46 @@ static void test_a_run_that_goes_on(void **state)
     assert_int_equal(kept.reason, STOP_NOT);
 }
 
+/* Each reason stands as long as the key that gave it would give it again. */
+static void test_edited_keys(void **state)
+{
+    (void)state;
+    struct job_stopping j = settings(MODE_MIN), other;
+    struct stopper s = {.checks = 0};
+    j.stopping_threshold = 2;
+    j.divergence_threshold = 10;
+    assert_int_equal(run(&s, &j, (const double[]){3, 1.5}, 2), 20);
+    stopper_check(&s, &j, 30, 2.5); /* training.min_steps lets it go on */
+    const struct {
+        double goal, limit;
+        enum stop_reason reason;
+    } goals[] = {
+        {2, 10, STOP_REACHED}, {1.75, 10, STOP_REACHED}, {1.5, 10, STOP_NOT}, {JOB_NO_THRESHOLD, 10, STOP_NOT}};
+    for (size_t i = 0; i < sizeof goals / sizeof goals[0]; i++) {
+        struct stopper x = s;
+        other = j;
+        other.stopping_threshold = goals[i].goal;
+        stopper_resume(&x, &other);
+        assert_int_equal(x.reason, goals[i].reason);
+    }
+    s = (struct stopper){.checks = 0};
+    assert_int_equal(run(&s, &j, (const double[]){3, 12}, 2), 20);
+    other = j;
+    other.patience = 1000;
+    stopper_resume(&s, &other);
+    assert_int_equal(s.reason, STOP_DIVERGED);
+    other.divergence_threshold = 13;
+    stopper_resume(&s, &other);
+    assert_int_equal(s.reason, STOP_NOT);
+    s = (struct stopper){.checks = 0};
+    assert_int_equal(run(&s, &j, (const double[]){3, NAN}, 2), 20);
+    stopper_resume(&s, &other);
+    assert_int_equal(s.reason, STOP_NOT_FINITE);
+    other.check_finite = false;
+    stopper_resume(&s, &other);
+    assert_int_equal(s.reason, STOP_NOT);
+}
+
 /* The values that are left of steps 1, 2, ...: "2 4 ". */
 static const char *kept(int64_t k, int mode, const double *values, int count)
 {
@@ -151,6 +191,7 @@ static void test_the_best(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_patience), cmocka_unit_test(test_what_ends_at_once),
-                                       cmocka_unit_test(test_a_run_that_goes_on), cmocka_unit_test(test_the_best)};
+                                       cmocka_unit_test(test_a_run_that_goes_on), cmocka_unit_test(test_edited_keys),
+                                       cmocka_unit_test(test_the_best)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -270,7 +270,7 @@ static void test_live(void **state)
     enum { LAYER = 3328 }; /* elements of a layer, with gaps; 816 of them vectors */
     static const char *const only[] = {"*.h.1"};
     struct job_fsdp two = usual, whole = usual, some = usual, small = usual, all = usual, demand = usual, far = usual,
-                    one = usual, near = usual, bounded = usual, waits = usual;
+                    one = usual, near = usual, bounded = usual, waits = usual, again = usual, again_far = usual;
     two.layers_per_unit = 2;
     whole.auto_wrap_policy = WRAP_WHOLE;
     some.wrap_layers = (struct dt_strings){1, (const char **)(uintptr_t)only};
@@ -283,6 +283,10 @@ static void test_live(void **state)
     bounded = near;
     bounded.max_live_parameters = 1;
     waits.overlap_comm = false;
+    again.reshard_after_forward = 2;
+    again_far.reshard_after_forward = 2;
+    again_far.max_reuse_distance = 4 * LAYER;
+    again_far.prefetch_bucket_size = 2 * LAYER;
     const struct {
         const struct job_fsdp *fsdp;
         const char *trace;
@@ -302,6 +306,8 @@ static void test_live(void **state)
         {&near, "G0 F0 G1 F1 D1 G2 F2 G3 F3 G1 B0 B3 R3 D3 B2 R2 D2 B1 R1 D1 B0 R0 D0", 4, 3},
         {&bounded, "G0 F0 G1 F1 D1 G2 F2 D2 G3 F3 B0 B3 R3 D3 G2 B2 R2 D2 G1 B1 R1 D1 B0 R0 D0", 2, 3},
         {&waits, "G0 F0 G1 F1 D1 G2 F2 D2 G3 F3 B0 G2 B3 R3 D3 G1 B2 R2 D2 B1 R1 D1 B0 R0 D0", 3, 2},
+        {&again, "G0 F0 G1 F1 S1 D1 G2 F2 S2 D2 G3 F3 B0 g2 B3 R3 D3 g1 B2 R2 D2 B1 R1 D1 B0 R0 D0", 3, 3},
+        {&again_far, "G0 G1 G2 F0 G3 F1 S1 D1 F2 F3 g1 B0 B3 R3 D3 B2 R2 D2 B1 R1 D1 B0 R0 D0", 4, 3},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct ranks_outcome out;
@@ -312,11 +318,12 @@ static void test_live(void **state)
         ranks_model(&job)->n_layer = 3;
         job.training.strategy = "zero3";
         job.fsdp = *cases[i].fsdp;
-        assert_int_equal(trainer_prepare(&t, &job, 0, 2, 2, DT_F32, 0, &err), 0);
+        int size = job.fsdp.reshard_after_forward > 0 ? 4 : 2;
+        assert_int_equal(trainer_prepare(&t, &job, 0, size, size, DT_F32, 0, &err), 0);
         assert_int_equal(t.strategy.gather.count, cases[i].gather_slots);
         assert_int_equal(t.strategy.gradient.count, cases[i].gradient_slots);
         trainer_close(&t);
-        ranks_train(&job, 2, &(struct ranks_options){.trace = true}, &out);
+        ranks_train(&job, size, &(struct ranks_options){.trace = true}, &out);
         assert_int_equal(out.rc[0], 0);
         assert_string_equal(out.trace, cases[i].trace);
         ranks_clear(&out);
@@ -360,21 +367,33 @@ static void test_frozen(void **state)
     }
 }
 
-static void test_frozen_names(void **state)
+static void test_names_of_the_model(void **state)
 {
     (void)state;
-    static const char *const wrong[] = {"transformer.wte.wieght"}, *const all[] = {"*"};
-    const char *const *globs[] = {wrong, all};
+    static const char *const wrong[] = {"transformer.wte.wieght"}, *const all[] = {"*"},
+                             *const layers[] = {"*.h.0", "transformer.h.7"}, *const behind[] = {"*.wpe.*"};
+    const char *const *globs[] = {wrong, all, layers, behind};
     const char *const said[] = {"training.freeze: transformer.wte.wieght: no tensor has such a name; the nearest is "
                                 "transformer.wte.weight; * stands for any characters",
                                 "training.freeze: names all tensors: nothing is trained; name fewer, or use train "
-                                "--evaluate"};
-    for (int i = 0; i < 2; i++) {
+                                "--evaluate",
+                                "fsdp.wrap_layers: transformer.h.7: no layer has such a name; they are "
+                                "transformer.h.0 to transformer.h.1, and * stands for any characters",
+                                "optimizer.groups: group 1 (*.wpe.*): groups before it have all tensors that it names; "
+                                "put it before them"};
+    for (int i = 0; i < 4; i++) {
         struct job job;
         struct trainer t;
         struct dt_error err;
         ranks_job(&job);
-        job.training.freeze = (struct dt_strings){1, (const char **)(uintptr_t)globs[i]};
+        const struct dt_strings names = {i == 2 ? 2 : 1, globs[i]};
+        if (i == 3) {
+            job.optimizer.group_count = 2;
+            job.optimizer.groups[0] = (struct job_group){.params = {1, all}, .lr_scale = 1, .weight_decay = NAN};
+            job.optimizer.groups[1] = (struct job_group){.params = names, .lr_scale = 1, .weight_decay = NAN};
+        } else {
+            *(i == 2 ? &job.fsdp.wrap_layers : &job.training.freeze) = names;
+        }
         assert_int_equal(trainer_prepare(&t, &job, 0, 2, 2, DT_F32, 0, &err), -1);
         assert_string_equal(err.text, said[i]);
         trainer_close(&t);
@@ -665,7 +684,7 @@ int main(void)
         cmocka_unit_test(test_order_of_issue),
         cmocka_unit_test(test_live),
         cmocka_unit_test(test_frozen),
-        cmocka_unit_test(test_frozen_names),
+        cmocka_unit_test(test_names_of_the_model),
         cmocka_unit_test(test_what_travels),
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_bytes_bf16),

@@ -103,7 +103,9 @@ static void test_optimizers(void **state)
 }
 
 #define TRAINER "trainer: {max_epochs: 8}\n"
-#define TRAINED "\"training\": {\"num_epochs\": 8, \"max_grad_norm\": 0"
+#define SAVED "\"checkpointing\": {\"save_every_n_epochs\": 1, \"keep_last_n\": 1}, "
+#define TRAINED_BY SAVED "\"training\": {\"num_epochs\": 8, \"max_grad_norm\": 0, \"num_sanity_val_steps\": 2"
+#define TRAINED TRAINED_BY ", \"eval_every_n_epochs\": 1"
 
 /* A scheduler of Lightning's command line, and ours, which counts epochs. */
 static void same_scheduler(const char *theirs, const char *training, const char *numbers)
@@ -143,7 +145,7 @@ static void test_lightning_schedules(void **state)
         "0.1, momentum: 0.9}}\nlr_scheduler:\n  class_path: ReduceLROnPlateau\n  init_args: {monitor: val/loss, "
         "patience: 3}\n",
         1,
-        "{" TRAINED ", \"learning_rate\": 0.1, \"lr_scheduler_type\": \"reduce_lr_on_plateau\", "
+        "{" TRAINED_BY ", \"learning_rate\": 0.1, \"lr_scheduler_type\": \"reduce_lr_on_plateau\", "
         "\"eval_every_n_steps\": 5}, \"optimizer\": {\"name\": \"sgd\", \"momentum\": 0.9}, \"scheduler\": "
         "{\"patience\": 3, \"monitor\": \"val_loss\"}}",
         NULL);
@@ -183,26 +185,26 @@ static void test_lightning_flags(void **state)
              "{" TRAINED ", \"gradient_clip_algorithm\": \"value\", \"gradient_clip_value\": 0.5}}", NULL);
     same_job("l.yaml", "trainer: {max_epochs: 8, gradient_clip_val: 0, gradient_clip_algorithm: value}\n", 1,
              "{" TRAINED "}}", NULL);
-    same_job("l.yaml", "trainer: {max_epochs: 8, fast_dev_run: 3}\n", 1,
-             "{" TRAINED ", \"max_steps\": 3, \"eval_batches\": 3}}", NULL);
+    same_job("l.yaml", "trainer: {max_epochs: 8, fast_dev_run: 3}\n", 1, "{" TRAINED ", \"fast_dev_run\": 3}}", NULL);
     static const char *const precisions[][2] = {
         {"32", "32-true"},  {"32-true", "32-true"},   {"bf16", "bf16-mixed"},     {"bf16-mixed", "bf16-mixed"},
         {"16", "16-mixed"}, {"16-mixed", "16-mixed"}, {"bf16-true", "bf16-true"}, {"16-true", "16-true"},
         {"64", "64-true"},  {"64-true", "64-true"}};
     for (size_t i = 0; i < sizeof precisions / sizeof precisions[0]; i++) {
-        char text[96], ours[128];
+        char text[96], ours[256];
         (void)snprintf(text, sizeof text, "trainer: {max_epochs: 8, precision: %s}\n", precisions[i][0]);
         (void)snprintf(ours, sizeof ours, "{" TRAINED ", \"precision\": \"%s\"}}", precisions[i][1]);
         same_job("l.yaml", text, 1, ours, NULL);
     }
-    refused("l.yaml",
-            "trainer: {max_epochs: 8, accumulate_grad_batches: {0: 8}, val_check_interval: 10, precision: "
-            "transformer-engine}\n",
-            1,
-            "l.yaml:1:59: trainer.val_check_interval: batches of a step change with accumulate_grad_batches; give "
-            "training.eval_every_n_steps\n"
-            "l.yaml:1:83: trainer.precision: is \"transformer-engine\": Transformer Engine is not supported; write "
-            "bf16-mixed\n");
+    refused(
+        "l.yaml",
+        "trainer: {max_epochs: 8, accumulate_grad_batches: {0: 8}, val_check_interval: 10, precision: "
+        "transformer-engine}\n",
+        1,
+        "l.yaml:1:59: trainer.val_check_interval: batches of a step change with accumulate_grad_batches; give a share "
+        "of an epoch\n"
+        "l.yaml:1:83: trainer.precision: is \"transformer-engine\": Transformer Engine is not supported; write "
+        "bf16-mixed\n");
 }
 
 #define STRATEGY(class, args)                                                                                          \
@@ -230,7 +232,9 @@ static void test_lightning_strategies(void **state)
              "trainer.strategy.init_args.pin_memory");
     write_file("inner.json", "{\"zero_optimization\": {\"stage\": 1}, \"gradient_clipping\": 0.25}");
     same_job("l.yaml", STRATEGY("DeepSpeedStrategy", "stage: 1, config: inner.json"), 2,
-             "{\"training\": {\"num_epochs\": 8, \"max_grad_norm\": 0.25, \"strategy\": \"zero1\"}}", NULL);
+             "{" SAVED "\"training\": {\"num_epochs\": 8, \"eval_every_n_epochs\": 1, \"num_sanity_val_steps\": 2, "
+             "\"max_grad_norm\": 0.25, \"strategy\": \"zero1\"}}",
+             NULL);
     refused("l.yaml", STRATEGY("DDPStrategy", "bucket_cap: 10, sharding_strategy: FULL_SHARD"), 2,
             "l.yaml:1:103: trainer.strategy.init_args.bucket_cap: unknown key; did you mean bucket_cap_mb?\n"
             "l.yaml:1:119: trainer.strategy.init_args.sharding_strategy: unknown key; did you mean "

@@ -224,7 +224,9 @@ static void check_owners(const struct dialect_rule *r)
 
 static bool wants_block(const struct dialect_rule *r)
 {
-    bool of_class = at == &dialect_ddp_strategy || at == &dialect_deepspeed_strategy; /* unit_dialect_words.c */
+    /* unit_dialect_words.c, unit_dialect_lightning.c */
+    bool of_class = at == &dialect_ddp_strategy || at == &dialect_deepspeed_strategy || at == &dialect_early_stopping ||
+                    at == &dialect_model_checkpoint || at == &dialect_timer;
     return of_class || (at == &dialect_accelerate && strncmp(r->from, "deepspeed_config.", 17) == 0);
 }
 

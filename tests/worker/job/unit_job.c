@@ -880,6 +880,9 @@ static void test_compare(void **state)
                         "data.shuffle,training.learning_rate,training.weight_decay (checkpointing.accept), " ANEW);
     assert_non_null(strstr(go_on(&a, SMALL, "training.optimizer_state_dtype=bf16", NULL),
                            "training.optimizer_state_dtype: was \"fp32\", is now \"bf16\"; go back"));
+    assert_string_equal(go_on(&a, SMALL, "training.strategy=local_sgd", NULL),
+                        "training.strategy: was \"auto\", is now \"local_sgd\"; go back to the old value, keep the "
+                        "optimizer's state and go on with --accept training.strategy (checkpointing.accept), " ANEW);
     /* where the shards lie says nothing about what they hold */
     assert_string_equal(go_on(&a, SMALL, "data.train=elsewhere/train-*.bin", NULL), "");
     assert_string_equal(go_on(&a, SMALL, NULL, "x.bin is new"),

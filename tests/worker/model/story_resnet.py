@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import struct
+import subprocess
 
 import pytest
 
@@ -114,6 +115,32 @@ def test_same_bits_under_each_strategy(tmp_path):
     assert len(losses) == 1 and hashes == {weights_hash(tmp_path / "half")}
 
 
+@pytest.mark.parametrize("case, sync", [("basic", "true"), ("bottleneck", "false")])
+def test_same_bits_at_each_level(tmp_path, case, sync):
+    """What backward computes again changes memory alone: running statistics move once, and no statistic is sent again."""
+    job = make_job(tmp_path, case, ranks=2, logging={"log_every_n_steps": 1, "timeline_steps": [1, 1]})
+    hashes, losses, buffers, sent = set(), set(), set(), set()
+    activations = {}
+    for level, layers in (("none", 1), ("selective", 1), ("mlp", 1), ("block", 2), ("block", 1)):
+        out = tmp_path / f"{level}-{layers}"
+        train(job, out, 2, f"training.sync_batch_norm={sync}", "training.strategy=full_shard",
+              "training.max_steps=3", "activation_checkpointing.enabled=true", f"activation_checkpointing.level={level}",
+              f"activation_checkpointing.checkpoint_every_n_layers={layers}")
+        hashes.add(weights_hash(out))
+        losses.add(tuple(m[k] for m in metrics(out) for k in ("loss", "val_loss") if k in m))
+        model = read(out / "model/model.safetensors")
+        buffers.add(tuple(model[n][2] for n in sorted(model) if "running" in n or "tracked" in n))
+        plan = subprocess.run([support.program("train"), str(out / "job.json"), "--plan", "--json", "--nproc", "2"], check=True,
+                              capture_output=True, text=True, cwd=support.ROOT)
+        activations[level, layers] = json.loads(plan.stdout.splitlines()[-1])["bytes"]["activations"]
+        with open(out / "timeline-rank-1.json") as f:
+            sent.add(sum(e.get("name") == "moments of batch norms" for e in json.load(f)["traceEvents"]))
+    assert len(hashes) == len(losses) == len(buffers) == len(sent) == 1
+    assert all(x == (3,) for x in next(iter(buffers)) if len(x) == 1 and isinstance(x[0], int))
+    sizes = list(activations.values())
+    assert sizes[0] > sizes[1] == sizes[2] > sizes[4] and sizes[1] > sizes[3] > sizes[4], activations
+
+
 def test_together_is_one_batch(tmp_path):
     """Two ranks with statistics together train as one rank with the batch of both."""
     job = make_job(tmp_path, ranks=2)
@@ -136,15 +163,25 @@ def test_bf16(tmp_path):
 
 @pytest.mark.skipif(not os.path.exists(GPU_TRAIN), reason="built without the CUDA toolkit's headers")
 @pytest.mark.parametrize("ranks, run, sync", [(1, "one_rank", "false"), (2, "sync_2_ranks", "true")])
-def test_on_a_gpu(tmp_path, ranks, run, sync):
-    """The software GPU: the same numbers, with CUDA graphs where no collective is within a layer."""
+def test_on_a_gpu(tmp_path, monkeypatch, ranks, run, sync):
+    """The software GPU: the same numbers, with CUDA graphs where no collective is within a layer, and convolutions by cuDNN, chosen once
+    for all ranks."""
     want = expected("bottleneck")["runs"][run]["fp64"]["loss"]
     for name, path in (("dtrun", support.program("dtrun")), ("train", GPU_TRAIN)):  # `train` is the worker that lies beside dtrun
         shutil.copy2(path, tmp_path / name)
+    monkeypatch.setenv("SOFTGPU_CUDNN_EXACT", "1")  # the other engine of the fake cuDNN rounds to TF32, so F32 must leave it out
+    monkeypatch.setenv("DTRUN_CONVOLUTION", "cudnn")
+    monkeypatch.setenv("DTRUN_CACHE", str(tmp_path / "cache"))
     job = make_job(tmp_path, "bottleneck", ranks, training={"device": "cuda", "share_gpu": True, "max_steps": 4})
-    train(job, tmp_path / "run", ranks, f"training.sync_batch_norm={sync}", "training.cuda_graphs=true", "training.collectives=peer",
-          dtrun=str(tmp_path / "dtrun"))
-    assert [m["loss"] for m in metrics(tmp_path / "run") if "loss" in m] == pytest.approx(want[:4], rel=2e-5)
+    hashes = set()
+    for level in ("none", "block"):
+        r = train(job, tmp_path / level, ranks, f"training.sync_batch_norm={sync}", "training.cuda_graphs=true", "training.collectives=peer",
+                  "activation_checkpointing.enabled=true", f"activation_checkpointing.level={level}", dtrun=str(tmp_path / "dtrun"))
+        assert ("train: 14 convolutions measured" in r.stderr) == (level == "none"), r.stderr
+        assert "kernels of our own" not in r.stderr, r.stderr
+        hashes.add(weights_hash(tmp_path / level))
+    assert len(hashes) == 1
+    assert [m["loss"] for m in metrics(tmp_path / "none") if "loss" in m] == pytest.approx(want[:4], rel=2e-5)
 
 
 @pytest.mark.parametrize("choice, count", [("true", 2), ("false", 0)])

@@ -360,7 +360,8 @@ static void test_gradients(void **state)
 {
     (void)state;
     struct resnet m;
-    for (int i = 0; i < 4; i++) {
+    for (int n = 0; n < 4 * (RECOMPUTE_BLOCK + 1); n++) { /* each kind at each level of recomputing */
+        int i = n % 4;
         model_defaults(model_find("resnet"), &m);
         m.image_size = 7;
         m.image_width = 10;
@@ -374,7 +375,11 @@ static void test_gradients(void **state)
         m.downsample_in_first_stage = m.downsample_in_bottleneck = i == 2;
         struct model_run r;
         run_open(&r, "twin64",
-                 (struct model_spec){.name = "resnet", .sizes = &m, .batch_size = 3, .sequence_length = 1});
+                 (struct model_spec){.name = "resnet",
+                                     .sizes = &m,
+                                     .batch_size = 3,
+                                     .sequence_length = 1,
+                                     .recompute = (enum recompute)(n / 4)});
         random_state = 5 + (uint64_t)i;
         for (int t = 0; t < r.chain.tensor_count; t++) {
             const struct tensor *x = &r.chain.tensors[t];

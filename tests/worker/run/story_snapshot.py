@@ -9,7 +9,6 @@ import re
 import signal
 import time
 
-import nodes
 import pytest
 import support
 import training
@@ -108,17 +107,6 @@ def test_nothing_is_left_of_a_killed_job(place):
         os.kill(running.process.pid, signal.SIGKILL)
         running.process.wait()
         support.wait_until(lambda: shared_memory() <= before, "an empty /dev/shm")
-
-
-def test_several_hosts_are_told(place):
-    folder, job = place
-    out = folder / "several"
-    port = nodes.free_port()
-    words = ["train", job, "--output_dir", out, "--set", "training.max_steps=10", "--set", SNAPSHOTS[0]]
-    jobs = [support.Job([*nodes.static(port, r, 2), "--nproc_per_node=1", *words]) for r in range(2)]
-    results = nodes.finish(*jobs)
-    assert all(r.code == 0 for r in results), results
-    assert "this job has several hosts" in results[0].out + results[0].err, results
 
 
 def test_memory_that_is_not_to_be_had(place):

@@ -119,7 +119,7 @@ def test_early_stopping(place, ranks, sets, patience, delta):
     assert saved_steps(out)[-1] == ends and (out / "model" / "config.json").exists()
     assert [x["step"] for x in events(out, "early_stopping")] == [ends]
     again = training.train(job, out, ranks=ranks, sets=more)  # it has ended
-    assert again.code == 0 and f"ended early at step {ends}" in again.err, again
+    assert again.code == 0 and f"ended early at step {ends} by early_stopping.patience; another value of it goes on" in again.err, again
     longer = training.train(job, out, ranks=ranks, sets=[*EVALUATED])  # nothing ends it now
     assert longer.code == 0 and training.metrics(out, "val_loss") == losses, longer
     assert training.hash_of(out) == training.hash_of(plain)
@@ -150,6 +150,11 @@ def test_thresholds_and_minimum(place):
         result = training.train(job, out, ranks=1, sets=[*stop, *more])
         assert result.code == 0 and saved_steps(out)[-1] == step, result
         assert f"step {reached}: early stopping: val_loss" in result.err and "better than early_stopping.stopping_threshold" in result.err
+    sets = [*EVALUATED, "early_stopping.monitor=val_loss", "early_stopping.patience=1000"]
+    again = training.train(job, folder / "reached", ranks=1, sets=[*sets, f"early_stopping.stopping_threshold={goal!r}"])
+    assert again.code == 0 and f"ended early at step {reached} by early_stopping.stopping_threshold" in again.err, again
+    again = training.train(job, folder / "reached", ranks=1, sets=[*sets, "early_stopping.stopping_threshold=0.001"])  # a goal that is not reached yet
+    assert again.code == 0 and saved_steps(folder / "reached")[-1] == STEPS, again
     out = folder / "diverged"
     result = training.train(job, out, ranks=1, sets=[*EVALUATED, "early_stopping.monitor=val_loss", "early_stopping.divergence_threshold=0.01"])
     assert result.code == 0 and saved_steps(out)[-1] == 5 and "worse than early_stopping.divergence_threshold" in result.err, result
@@ -181,7 +186,7 @@ def test_max_time(place):
     assert list(training.metrics(out, "val_loss")) == [step] and (out / "model").exists()
     assert 2 <= manifest(out, step)["trained_s"] < 60
     again = training.train(job, out, ranks=3, sets=sets)
-    assert again.code == 0 and f"ended early at step {step}" in again.err, again
+    assert again.code == 0 and f"ended early at step {step} by training.max_time" in again.err, again
     more = training.train(job, out, ranks=3, sets=[*sets[:1], f"training.max_steps={step + 3}", "training.max_time=1:00:00"])
     assert more.code == 0 and saved_steps(out)[-1] == step + 3, more
 
@@ -198,14 +203,15 @@ def write_images(path, samples):
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("every", [0.25, 0.5, 1, 2])
 def test_evaluations_by_epochs(tmp_path, ranks, every):
-    """97 samples by 6 for each step: an epoch is 16 steps, and one sample is left over. An evaluation follows the epoch's last step."""
+    """97 samples by 6 for each step: an epoch is 16 steps, and one sample is left over. An evaluation follows the epoch's last step,
+    and where epochs say it a checkpoint."""
     write_images(tmp_path / "train.safetensors", 97)
     job = tmp_path / "job.json"
     job.write_text(json.dumps({
         "model": {"name": "mlp", "num_channels": 1, "image_size": 4, "hidden_size": 8, "last_hidden_size": 8, "num_labels": 3},
         "data": {"train": str(tmp_path / "train.safetensors"), "val": str(tmp_path / "train.safetensors")},
         "training": {"batch_size_per_gpu": 6 // ranks, "num_epochs": 4, "learning_rate": 1e-3, "threads": 1, "eval_every_n_epochs": every},
-        "checkpointing": {"save_every_n_steps": 3}, "logging": {"log_every_n_steps": 1}}))
+        "checkpointing": {"save_every_n_epochs": every, "keep_last_n": 0}, "logging": {"log_every_n_steps": 1}}))
     result = training.train(job, tmp_path / "out", ranks=ranks)
     assert result.code == 0, result
     at = {s: math.ceil(e) if (math.ceil(e) - e) * 97 < 5.5 else e for s, e in training.metrics(tmp_path / "out", "epoch").items()}
@@ -213,6 +219,12 @@ def test_evaluations_by_epochs(tmp_path, ranks, every):
     steps = sorted(at)
     expected = {s for before, s in zip([0, *steps], steps) if at[s] // every > (at[before] if before else 0) // every} | {steps[-1]}
     assert evaluated == expected and len(expected) == max(1, int(4 / every)), (evaluated, expected, at)
+    assert set(saved_steps(tmp_path / "out")) == expected
+    if every == 0.5:  # stopped and gone on with in the middle of an epoch: the same steps are saved; steps save beside epochs
+        sets = ["checkpointing.save_every_n_steps=21"]
+        assert training.train(job, tmp_path / "parts", ranks=ranks, sets=[*sets, "training.max_steps=20"]).code == 0
+        assert training.train(job, tmp_path / "parts", ranks=ranks, sets=sets).code == 0
+        assert set(saved_steps(tmp_path / "parts")) == expected | {20, 21, 42, 63}
     # in parts: the same evaluations
     assert training.train(job, tmp_path / "parts", ranks=ranks, sets=["training.num_epochs=2"]).code == 0
     assert training.train(job, tmp_path / "parts", ranks=ranks).code == 0
@@ -223,6 +235,10 @@ def test_a_trial(place):
     """fast_dev_run: steps and an evaluation, and nothing is written or read."""
     folder, job = place
     out = folder / "trial"
+    for said, steps in (("true", 1), ("false", None)):
+        p = subprocess.run([support.program("train"), job, "--plan", "--set", f"training.fast_dev_run={said}", "--set", "training.max_time=90"],
+                           capture_output=True, text=True)
+        assert p.returncode == 0 and f"\nsteps      {steps or STEPS} of " in p.stdout, p
     result = training.train(job, out, ranks=2, sets=["training.fast_dev_run=2", "checkpointing.save_top_k=1"], restarts=None)
     assert result.code == 0 and "step 2/2" in result.err and "val loss" in result.err, result
     assert not (out / "checkpoints").exists() and not (out / "model").exists() and not (out / "metrics.jsonl").exists(), os.listdir(out)
@@ -253,6 +269,8 @@ def _plain(place):
     (["checkpointing.load_best_model_at_end=true"], "no best checkpoint is kept"),
     (["training.max_time=1h"], "training.max_time: 1h is no time"),
     (["training.max_time=0:0"], "is no time"),
+    (["training.max_time=1.5"], "training.max_time: 1.5 is no time; write \"DD:HH:MM:SS\", or fewer numbers of its end"),
+    (["training.fast_dev_run=-1"], "training.fast_dev_run: is -1; give a whole number from 0"),
     (["training.max_time=1:2:3:4:5"], "is no time"),
     (["training.eval_every_n_epochs=1"], "training.eval_every_n_steps says the same"),
 ])
@@ -260,3 +278,22 @@ def test_refusals(place, sets, words):
     _, job = place
     p = subprocess.run([support.program("train"), job, "--plan", *(y for x in sets for y in ("--set", x))], capture_output=True, text=True)
     assert p.returncode == 2 and words in p.stderr, p
+
+
+def test_a_share_of_evaluation(place):
+    """eval_batches 0.5 is half of the batches on all ranks, 1.0 all of them, and never none; num_sanity_val_steps -1 tries all."""
+    folder, job = place
+    losses = {}
+    counts = {"all": 0, "written": "1.0", "half": 0.5, "few": 1e-9, "one": 1}
+    for name, count in counts.items():
+        out = folder / f"share-{name}"
+        sets = ["training.max_steps=2", "training.warmup_steps=0", "training.eval_every_n_steps=0", f"training.eval_batches={count}", "training.num_sanity_val_steps=-1"]
+        result = training.train(job, out, ranks=2, sets=sets)
+        assert result.code == 0, result
+        losses[name] = training.metrics(out, "val_loss")[2]
+    assert losses["written"] == losses["all"] and losses["few"] == losses["one"]
+    assert len(set(losses.values())) == 3
+    rows = training.metrics(folder / "share-all", "val_loss")
+    assert list(rows) == [2]  # a trial is no evaluation
+    wrong = training.train(job, folder / "wrong", sets=["training.eval_batches=2.5"])
+    assert wrong.code == 2 and "training.eval_batches: is 2.5; give a whole number of batches, or a share below 1" in wrong.err, wrong

@@ -1,11 +1,13 @@
 /* Weights whole on every rank. When each rank's optimizer updates a slice only, publish gathers
  * the units in forward order, and get lets the compute stream wait for its unit alone, so the
- * gathers hide behind the next forward. */
+ * gathers hide behind the next forward. Weights that never travel need no memory that peers reach. */
 #include "worker/engine/strategy.h"
 
 static void add(struct strategy *s, struct plan *p)
 {
-    strategy_plan_home(s, &s->weights_home, &home_device, p, PLAN_WEIGHTS, PLAN_PEERS, s->total, s->precision.compute);
+    bool travel = s->optimizer == PART_SLICE || (s->hook.row != NULL && s->hook.row->local);
+    strategy_plan_home(s, &s->weights_home, &home_device, p, PLAN_WEIGHTS, travel ? PLAN_PEERS : PLAN_LOCAL, s->total,
+                       s->precision.compute);
 }
 
 static int open_whole(struct strategy *s, const struct plan *p, struct dt_error *err)
@@ -59,8 +61,8 @@ static void publish(struct strategy *s)
         int64_t first, count;
         strategy_owned(s, u, &first, &count);
         strategy_note(s, 'P', u);
-        strategy_gather(s, u, unit_at(s, u) + (size_t)first * s->type_size, unit_at(s, u), count, s->precision.compute,
-                        "publish weights");
+        strategy_gather(s, u, s->world->gather, unit_at(s, u) + (size_t)first * s->type_size, unit_at(s, u), count,
+                        s->precision.compute, "publish weights");
         dt_event_record(s->unit_ready[u], s->world->gathering);
     }
 }

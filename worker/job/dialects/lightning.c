@@ -24,17 +24,9 @@ const cJSON *lightning_argument(const cJSON *object, const char *name)
     return cJSON_GetObjectItemCaseSensitive(all != NULL ? all : object, name);
 }
 
-static bool in_list(const char *const *names, const char *name)
-{
-    while (*names != NULL && strcmp(*names, name) != 0) {
-        names++;
-    }
-    return *names != NULL;
-}
-
 /* ---- the command line's file ---- */
 
-/* A module of Python's. */
+/* A module of Python's, in whose place the job may name a model or data. */
 static void python(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     const cJSON *module = cJSON_IsObject(value) && cJSON_GetObjectItemCaseSensitive(value, "class_path") == NULL &&
@@ -42,10 +34,19 @@ static void python(struct dialect_use *u, const struct dialect_rule *r, const ch
                               ? value->child
                               : value;
     const cJSON *class = cJSON_IsObject(module) ? cJSON_GetObjectItemCaseSensitive(module, "class_path") : NULL;
-    dt_config_problem(u->c, path, "%.80s is Python; %s",
-                      cJSON_IsString(class) ? class->valuestring : "what stands here",
-                      strcmp(r->from, "model") == 0 ? "name a model of ours (model.name in the job, or --set)"
-                                                    : "give files (data.train in the job, or --set)");
+    const char *name = cJSON_IsString(class) ? class->valuestring : "what stands here";
+    bool is_model = strcmp(r->from, "model") == 0,
+         named = is_model ? dt_config_value(u->c, "model.name") != NULL || dt_config_value(u->c, "model.load") != NULL
+                          : dt_config_value(u->c, "data.train") != NULL;
+    if (named) {
+        dialect_inert(u, path,
+                      dt_arena_printf(u->arena, "%.80s is Python; %s", name,
+                                      is_model ? "the job names the model" : "data.train has the data"));
+    } else {
+        dt_config_problem(u->c, path, "%.80s is Python; %s", name,
+                          is_model ? "name a model of ours (model.name in the job, or --set)"
+                                   : "give files (data.train in the job, or --set)");
+    }
 }
 
 /* true: PL_GLOBAL_SEED, or 0. */
@@ -55,6 +56,20 @@ static void seed(struct dialect_use *u, const struct dialect_rule *r, const char
     if (cJSON_IsTrue(value)) {
         dialect_give(u, path, r->to, cJSON_CreateNumber(given != NULL ? strtod(given, NULL) : 0));
     } else if (!cJSON_IsFalse(value)) {
+        dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
+    }
+}
+
+/* A path; the newest is what a run goes on from anyway. */
+static void resume(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    const char *word = cJSON_IsString(value) ? value->valuestring : "";
+    if (strcmp(word, "best") == 0) {
+        dt_config_problem(u->c, path,
+                          "a run goes on from its newest checkpoint; write last, or the folder of the best");
+    } else if (strcmp(word, "last") == 0 || strcmp(word, "hpc") == 0) {
+        dialect_give(u, path, r->to, cJSON_CreateString("auto"));
+    } else {
         dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
     }
 }
@@ -70,9 +85,12 @@ static void command_defaults(struct dialect_use *u)
 
 static const struct dialect_rule command_rules[] = {
     FUNCTION("seed_everything", "training.seed", seed, "`training.seed`; true = PL_GLOBAL_SEED, or 0"),
-    MOVE("ckpt_path", "checkpointing.resume"),
-    FUNCTION_OF(OUTCOME_REFUSED, "model", NULL, python, "refused: a class of Python; name a model of ours"),
-    FUNCTION_OF(OUTCOME_REFUSED, "data", NULL, python, "refused: a class of Python; give `data.train`"),
+    FUNCTION("ckpt_path", "checkpointing.resume", resume, "`checkpointing.resume`: last and hpc are `auto`, or a path"),
+    SILENT("weights_only", "a checkpoint holds no programs"),
+    FUNCTION_OF(OUTCOME_REFUSED, "model", NULL, python,
+                "a class of Python: refused unless the job names a model; then no effect"),
+    FUNCTION_OF(OUTCOME_REFUSED, "data", NULL, python,
+                "a class of Python: refused unless the job has `data.train`; then no effect"),
     FUNCTION("optimizer", "optimizer.name", lightning_optimizer,
              "`optimizer.name` and its numbers: torch.optim.AdamW, Adam, SGD, Adagrad, and Lion; others are refused"),
     FUNCTION(
@@ -193,70 +211,6 @@ static void strategy(struct dialect_use *u, const struct dialect_rule *r, const 
     dt_config_pass(u->c, dt_arena_printf(u->arena, "%s.class_path", path));
 }
 
-/* True for the numbers that mean "all" where a fraction is meant: 1.0 is all, 1 is one batch. YAML
- * keeps how a number was written; JSON does not, and 1 there could be either. */
-static bool is_all(const cJSON *value)
-{
-    return cJSON_IsNumber(value) && value->valuedouble == 1 && value->valuestring != NULL &&
-           strpbrk(value->valuestring, ".eE") != NULL;
-}
-
-static void limit(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
-{
-    if (is_all(value)) {
-        return;
-    }
-    double number = 0;
-    bool good = dt_config_number(value, &number);
-    if (r->to != NULL && good && number >= 2 && number == floor(number)) {
-        dialect_give(u, path, r->to, cJSON_CreateNumber(number));
-    } else if (r->to != NULL && good && number == 1 && value->valuestring != NULL) {
-        dialect_give(u, path, r->to, cJSON_CreateNumber(1));
-    } else if (good && number == 1 && value->valuestring == NULL) {
-        dt_config_problem(u->c, path,
-                          "is 1, one batch, or 1.0, all of them, which JSON does not tell apart; remove it for all");
-    } else {
-        dt_config_problem(u->c, path, "a part of the batches is not there yet; %s",
-                          r->to != NULL ? "give a number of batches" : "remove it, or write max_steps");
-    }
-}
-
-/* Batches between evaluations; ours are steps. */
-static void check_interval(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
-{
-    double number = 0, micro_steps = 1;
-    const cJSON *accumulated = dt_config_value(u->c, dialect_path(u, "accumulate_grad_batches"));
-    (void)dt_config_number(accumulated, &micro_steps);
-    if (is_all(value) || (cJSON_IsNumber(value) && value->valuedouble == 1 && value->valuestring == NULL)) {
-        return;
-    }
-    if (cJSON_IsObject(accumulated)) {
-        dt_config_problem(u->c, path,
-                          "batches of a step change with accumulate_grad_batches; give training.eval_every_n_steps");
-        return;
-    }
-    if (!dt_config_number(value, &number) || number < 1 || number != floor(number) || fmod(number, micro_steps) != 0) {
-        dt_config_problem(
-            u->c, path,
-            "a part of an epoch is not there yet; give a number of batches%s, or training.eval_every_n_steps",
-            micro_steps != 1 ? ", a multiple of accumulate_grad_batches" : "");
-        return;
-    }
-    dialect_give(u, path, r->to, cJSON_CreateNumber(number / micro_steps));
-}
-
-/* true: one batch, and one step. */
-static void dev_run(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
-{
-    double number = cJSON_IsTrue(value) ? 1 : 0;
-    if (!cJSON_IsBool(value) && (!dt_config_number(value, &number) || number < 0 || number != floor(number))) {
-        dt_config_problem(u->c, path, "give true, false, or a number of batches");
-    } else if (number > 0) {
-        dialect_give(u, path, r->to, cJSON_CreateNumber(number));
-        dialect_give(u, path, "training.eval_batches", cJSON_CreateNumber(number));
-    }
-}
-
 static bool clips_values(const struct dialect_use *u)
 {
     const char *word = cJSON_GetStringValue(dt_config_value(u->c, dialect_path(u, "gradient_clip_algorithm")));
@@ -273,6 +227,16 @@ static void clip(struct dialect_use *u, const struct dialect_rule *r, const char
     } else if (!good || number > 0) {
         dialect_give(u, path, "training.gradient_clip_algorithm", cJSON_CreateString("value"));
         dialect_give(u, path, "training.gradient_clip_value", cJSON_Duplicate(value, true));
+    }
+}
+
+static void log_interval(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    double number = 1;
+    if (dt_config_number(value, &number) && number == 0) {
+        dialect_inert(u, path, "metrics.jsonl has each step");
+    } else {
+        dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
     }
 }
 
@@ -299,75 +263,12 @@ static void loggers(struct dialect_use *u, const struct dialect_rule *r, const c
     }
 }
 
-static void model_checkpoint(struct dialect_use *u, const char *path, const cJSON *value)
-{
-    const cJSON *steps = lightning_argument(value, "every_n_train_steps"),
-                *folder = lightning_argument(value, "dirpath"), *monitor = lightning_argument(value, "monitor"),
-                *most = lightning_argument(value, "save_top_k");
-    if (cJSON_IsNumber(steps)) {
-        dialect_give(u, path, "checkpointing.save_every_n_steps", cJSON_Duplicate(steps, true));
-    }
-    if (cJSON_IsString(folder)) {
-        dialect_give(u, path, "checkpointing.checkpoint_dir", cJSON_Duplicate(folder, true));
-    }
-    if (cJSON_IsNumber(most) && most->valuedouble == -1) {
-        dialect_give(u, path, "checkpointing.keep_last_n", cJSON_CreateNumber(0));
-    } else if (cJSON_IsString(monitor)) {
-        dt_config_problem(u->c, path,
-                          "ModelCheckpoint with monitor is not there yet; remove monitor, and "
-                          "checkpointing.keep_last_n says how many are kept");
-    }
-}
-
-static void callbacks(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
-{
-    static const char *const always[] = {"LearningRateMonitor", "ModelSummary",    "RichModelSummary",
-                                         "RichProgressBar",     "TQDMProgressBar", NULL};
-    (void)r;
-    for (const cJSON *v = cJSON_IsArray(value) ? value->child : value; v != NULL;
-         v = cJSON_IsArray(value) ? v->next : NULL) {
-        const char *class = lightning_class(v);
-        if (strcmp(class, "ModelCheckpoint") == 0) {
-            model_checkpoint(u, path, v);
-        } else if (strcmp(class, "EarlyStopping") == 0) {
-            dt_config_problem(u->c, path, "EarlyStopping is not there yet; remove it");
-        } else if (strcmp(class, "GradientAccumulationScheduler") == 0) {
-            const cJSON *steps = lightning_argument(v, "scheduling");
-            if (cJSON_IsObject(steps)) {
-                dialect_give(u, path, "training.gradient_accumulation_steps", cJSON_Duplicate(steps, true));
-            } else {
-                dt_config_problem(u->c, path, "GradientAccumulationScheduler needs scheduling, {0: 1, 4: 2}; add it");
-            }
-        } else if (strcmp(class, "StochasticWeightAveraging") == 0 || strcmp(class, "WeightAveraging") == 0) {
-            dt_config_problem(u->c, path, "averages of weights are not there yet; remove it");
-        } else if (!in_list(always, class)) {
-            dialect_inert(u, path,
-                          dt_arena_printf(u->arena, "%.60s is Python", *class != 0 ? class : "what stands there"));
-        }
-    }
-}
-
 /* Lightning 1.x: a number of GPUs, or which. */
 static void gpus(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     if (count_devices(value) != 0 || (cJSON_IsNumber(value) && value->valuedouble < 0)) {
         dialect_give(u, path, r->to, cJSON_CreateString("cuda"));
         devices(u, r, path, value);
-    }
-}
-
-/* Neither limit means 1000 epochs; no limit, one. */
-static void trainer_defaults(struct dialect_use *u)
-{
-    bool steps = dt_config_value(u->c, "training.max_steps") != NULL,
-         epochs = dt_config_value(u->c, "training.num_epochs") != NULL,
-         is_trainer =
-             strcmp(u->place, "lightning.trainer") == 0 || dt_config_value(u->c, dialect_path(u, "_target_")) != NULL;
-    if (is_trainer && !steps && !epochs) {
-        dt_config_move(u->c, u->place, "training.num_epochs", cJSON_CreateNumber(1000));
-    }
-    if (is_trainer && dt_config_value(u->c, "training.max_grad_norm") == NULL) {
-        dt_config_move(u->c, u->place, "training.max_grad_norm", cJSON_CreateNumber(0));
     }
 }
 
@@ -393,29 +294,39 @@ static const struct dialect_rule trainer_rules[] = {
      .text = "`training.strategy`; FSDPStrategy, DDPStrategy, DeepSpeedStrategy with their arguments",
      .shallow = true},
     WORDS("precision", "training.precision", PRECISIONS),
-    MOVE("max_epochs", "training.num_epochs"),
-    MOVE("max_steps", "training.max_steps"),
-    SILENT("min_epochs", "nothing stops earlier"),
-    SILENT("min_steps", "nothing stops earlier"),
-    REFUSE("max_time", LATER),
+    FUNCTION("fast_dev_run", "training.fast_dev_run", lightning_dev_run,
+             "`training.fast_dev_run`; true = 1; nothing is saved"),
+    FUNCTION("max_time", "training.max_time", lightning_time,
+             "`training.max_time`: DD:HH:MM:SS, or an object of weeks, days, hours, minutes, seconds"),
+    FUNCTION("max_epochs", "training.num_epochs", lightning_max_epochs,
+             "`training.num_epochs`; 1000 where nothing ends the run; -1 beside max_steps or max_time"),
+    FUNCTION("max_steps", "training.max_steps", lightning_max_steps,
+             "`training.max_steps`; both, of which Lightning ends at the first, are refused"),
+    MOVE("min_epochs", "training.min_epochs"),
+    FUNCTION("min_steps", "training.min_steps", lightning_min_steps,
+             "`training.min_steps`; without min_epochs `training.min_epochs` is 1"),
     MOVE("accumulate_grad_batches", "training.gradient_accumulation_steps"),
     FUNCTION(
         "gradient_clip_val", "training.max_grad_norm", clip,
         "`training.max_grad_norm`; 0 where it is not given; of the algorithm value `training.gradient_clip_value`"),
     WORDS("gradient_clip_algorithm", NULL, "norm=|value="),
-    FUNCTION("limit_train_batches", NULL, limit, "1.0 is taken; others are refused"),
-    FUNCTION("limit_val_batches", "training.eval_batches", limit,
-             "`training.eval_batches`; 1.0 is all; shares are refused"),
+    FUNCTION("limit_train_batches", "training.limit_train_batches", lightning_limit,
+             "`training.limit_train_batches`: a number, or a share of them; 1.0 is all, and 0 is refused"),
+    FUNCTION("limit_val_batches", "training.eval_batches", lightning_limit,
+             "`training.eval_batches`: a number, or a share of them; 1.0 is all"),
     SILENT("limit_test_batches", "nothing is tested"),
     SILENT("limit_predict_batches", "nothing is predicted"),
-    WORDS("overfit_batches", NULL, "0=|*=!" LATER),
-    FUNCTION("fast_dev_run", "training.max_steps", dev_run,
-             "`training.max_steps` and `training.eval_batches`; true = 1; what is saved at the end is saved"),
-    FUNCTION("val_check_interval", "training.eval_every_n_steps", check_interval,
-             "`training.eval_every_n_steps`, a number of batches; shares are refused, but 1.0"),
-    WORDS("check_val_every_n_epoch", NULL, "1=|*=!not there yet; write val_check_interval"),
-    SILENT("num_sanity_val_steps", "what can be wrong is checked before the first step"),
-    MOVE("log_every_n_steps", "logging.log_every_n_steps"),
+    FUNCTION("overfit_batches", "training.overfit_batches", lightning_limit,
+             "`training.overfit_batches`: a number, or a share of them; limits beside it have no effect"),
+    FUNCTION("val_check_interval", "training.eval_every_n_steps", lightning_interval,
+             "`training.eval_every_n_steps`, a number of batches, counted over epochs; a share of an epoch is "
+             "`training.eval_every_n_epochs`; a time is refused"),
+    FUNCTION("check_val_every_n_epoch", "training.eval_every_n_epochs", lightning_epoch_interval,
+             "`training.eval_every_n_epochs`; 1 where nothing says it and there is data.val"),
+    FUNCTION("num_sanity_val_steps", "training.num_sanity_val_steps", lightning_sanity,
+             "`training.num_sanity_val_steps`; 2 where it is not given and there is data.val"),
+    FUNCTION("log_every_n_steps", "logging.log_every_n_steps", log_interval,
+             "`logging.log_every_n_steps`; 0 has no effect: metrics.jsonl has each step"),
     WORDS("deterministic", "training.deterministic", "true=true|false=false|warn=~results repeat anyway"),
     SILENT("benchmark", "kernels are chosen by measurement once"),
     WORDS("detect_anomaly", NULL, "false=|true=~a norm that is not finite ends the run"),
@@ -424,28 +335,33 @@ static const struct dialect_rule trainer_rules[] = {
     WORDS("reload_dataloaders_every_n_epochs", NULL, "0=|*=~files are read as they are"),
     MOVE("default_root_dir", "output_dir"),
     WORDS("profiler", NULL, "*=~logging.timeline_steps writes what streams do"),
-    WORDS("barebones", NULL, "false=|true=~nothing optional costs time"),
+    SILENT("barebones", "nothing optional costs time; true saves at the end alone, and tries no evaluation"),
+    SILENT("enable_autolog_hparams", "the checkpoints hold the job"),
+    INERT("model_registry", "nothing is uploaded"),
     SILENT("inference_mode", "evaluation keeps nothing for backward"),
-    WORDS("enable_checkpointing", NULL, "true=|false=~checkpointing.save_every_n_steps 0 saves at the end alone"),
+    WORDS("enable_checkpointing", "checkpointing.save_every_n_steps", "true=|false=0"),
     SILENT("enable_progress_bar", SHOWN),
     SILENT("enable_model_summary", "--plan has it"),
     FUNCTION("logger", NULL, loggers,
              "CSVLogger: `logging.csv`; others have no effect: `metrics.jsonl` has the numbers"),
-    FUNCTION(
-        "callbacks", NULL, callbacks,
-        "ModelCheckpoint: `checkpointing`; EarlyStopping is refused; progress bars, summaries and monitors are taken; "
-        "others have no effect"),
+    {.from = "callbacks",
+     .how = DIALECT_FUNCTION,
+     .fn = lightning_callbacks,
+     .text =
+         "EarlyStopping, ModelCheckpoint, Timer with their arguments; progress bars, summaries and monitors are taken; "
+         "averages of weights, finders, pruning and unfreezing are refused; others have no effect",
+     .shallow = true},
     REFUSE("plugins", "plugins of Python are not loaded; remove it"),
 
     /* of Lightning 1.x */
     FUNCTION("gpus", "training.device", gpus, "`training.device` = `cuda`, and as devices"),
     FUNCTION("num_processes", NULL, devices, "as devices"),
-    WORDS("checkpoint_callback", NULL, "true=|false=~checkpointing.save_every_n_steps 0 saves at the end alone"),
+    WORDS("checkpoint_callback", "checkpointing.save_every_n_steps", "true=|false=0"),
     SILENT("progress_bar_refresh_rate", SHOWN),
     SILENT("weights_summary", "--plan has it"),
     WORDS("replace_sampler_ddp", NULL, "true=|false=!each rank reads its own samples; write true"),
     WORDS("terminate_on_nan", NULL, "false=|true=~a norm that is not finite ends the run"),
-    MOVE("resume_from_checkpoint", "checkpointing.resume"),
+    FUNCTION("resume_from_checkpoint", "checkpointing.resume", resume, "as ckpt_path"),
     WORDS("reload_dataloaders_every_epoch", NULL, "false=|true=~files are read as they are"),
     WORDS("auto_scale_batch_size", NULL, "false=|*=!not there yet; train --plan says what fits"),
     WORDS("auto_lr_find", NULL, "false=|*=!not there yet; give a rate"),
@@ -468,11 +384,14 @@ static const struct dialect_rule trainer_rules[] = {
 static const char *const command_places[] = {"lightning", NULL};
 static const char *const trainer_places[] = {"lightning.trainer", "lightning", NULL};
 
-const struct dialect dialect_lightning = {.name = "Lightning",
-                                          .section = "lightning",
-                                          .places = command_places,
-                                          .marks = "trainer|seed_everything|_target_|max_epochs|accelerator|devices",
-                                          .rules = command_rules,
-                                          .defaults = command_defaults};
+const struct dialect dialect_lightning = {
+    .name = "Lightning",
+    .section = "lightning",
+    .places = command_places,
+    .marks = "trainer|seed_everything|_target_|max_epochs|accelerator|devices|callbacks|max_time|"
+             "fast_dev_run|val_check_interval|check_val_every_n_epoch|limit_train_batches|"
+             "limit_val_batches|overfit_batches|gradient_clip_val|accumulate_grad_batches",
+    .rules = command_rules,
+    .defaults = command_defaults};
 const struct dialect dialect_trainer = {
-    .name = "Lightning's Trainer", .places = trainer_places, .rules = trainer_rules, .defaults = trainer_defaults};
+    .name = "Lightning's Trainer", .places = trainer_places, .rules = trainer_rules, .defaults = lightning_defaults};

@@ -11,5 +11,11 @@ const struct cJSON *lightning_argument(const struct cJSON *object, const char *n
 
 /* lightning_optimizer.c */
 dialect_fn lightning_optimizer, lightning_scheduler;
+/* lightning_callbacks.c */
+dialect_fn lightning_callbacks, lightning_monitor;
+/* lightning_loop.c */
+dialect_fn lightning_time, lightning_max_epochs, lightning_max_steps, lightning_min_steps, lightning_dev_run,
+    lightning_limit, lightning_interval, lightning_epoch_interval, lightning_sanity;
+void lightning_defaults(struct dialect_use *u);
 
 #endif

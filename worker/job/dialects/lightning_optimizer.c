@@ -199,17 +199,6 @@ static void check_cycle(struct dialect_use *u, const char *path, const cJSON *va
     }
 }
 
-/* The word that Lightning's callbacks see, which a module of Python has chosen. */
-static void give_monitor(struct dialect_use *u, const char *key, const cJSON *value)
-{
-    const struct dialect_rule words =
-        WORDS("monitor", "scheduler.monitor",
-              "val_loss=val_loss|val/loss=val_loss|valid_loss=val_loss|loss=val_loss|val_accuracy=val_accuracy|"
-              "val_acc=val_accuracy|val/acc=val_accuracy|val/accuracy=val_accuracy|val_f1=val_f1_macro|"
-              "val_f1_macro=val_f1_macro|val/f1=val_f1_macro|val_pearson=val_pearson");
-    dialect_words(u, &words, key, value);
-}
-
 void lightning_scheduler(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     const char *class = lightning_class(value);
@@ -236,7 +225,8 @@ void lightning_scheduler(struct dialect_use *u, const struct dialect_rule *r, co
                       strcmp(a->string, "steps_per_epoch") == 0;
         double number = 0;
         if (s->moved == plateau && strcmp(a->string, "monitor") == 0) {
-            give_monitor(u, key, a);
+            const struct dialect_rule rule = {.to = "scheduler.monitor"};
+            lightning_monitor(u, &rule, key, a);
         } else if (to != NULL) {
             dialect_give(u, key, to, number_or_as_it_is(a));
         } else if (strcmp(a->string, "last_epoch") == 0 && dt_config_number(a, &number) && number == -1) {

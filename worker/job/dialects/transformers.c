@@ -18,42 +18,6 @@ bool transformers_number(struct dialect_use *u, const char *path, const cJSON *v
     return good;
 }
 
-/* Steps between two events; below 1 a share of all steps, which are not known here. */
-static void interval(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
-{
-    double number = 0;
-    if (!transformers_number(u, path, value, &number)) {
-        return;
-    }
-    if (number > 0 && number < 1) {
-        dt_config_problem(u->c, path, "a share of all steps is not there yet; give a number of steps");
-        return;
-    }
-    dialect_give(u, path, r->to, cJSON_CreateNumber(number));
-}
-
-/* Of no use where nothing is evaluated or saved by steps. */
-static bool by_steps(const struct dialect_use *u, const char *key, const char *old)
-{
-    const cJSON *value = dt_config_value(u->c, dialect_path(u, key));
-    value = value == NULL && old != NULL ? dt_config_value(u->c, dialect_path(u, old)) : value;
-    return value == NULL || (cJSON_IsString(value) && strcasecmp(value->valuestring, "steps") == 0);
-}
-
-static void save_steps(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
-{
-    if (by_steps(u, "save_strategy", NULL)) {
-        interval(u, r, path, value);
-    }
-}
-
-static void eval_steps(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
-{
-    if (by_steps(u, "eval_strategy", "evaluation_strategy")) {
-        interval(u, r, path, value);
-    }
-}
-
 /* A folder; what a hub holds is for other programs to fetch. */
 static void folder(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
@@ -154,9 +118,41 @@ static void report_to(struct dialect_use *u, const struct dialect_rule *r, const
     }
 }
 
+static bool is_empty(const cJSON *value)
+{
+    return cJSON_IsArray(value) ? value->child == NULL : cJSON_IsString(value) && *value->valuestring == 0;
+}
+
+static void debug(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    (void)r;
+    if (!is_empty(value)) {
+        dialect_inert(u, path, "a norm that is not finite names its tensor");
+    }
+}
+
+/* Of fairscale, before FSDP. */
+static void sharded(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    (void)r;
+    if (!is_empty(value) && !dt_config_off(value)) {
+        dt_config_problem(u->c, path, "fairscale is not supported; write fsdp");
+    }
+}
+
+/* Its members are of another table. */
+static void block(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    (void)u;
+    (void)r;
+    (void)path;
+    (void)value;
+}
+
 /* Sharding that is switched on and says no more. */
 static void defaults(struct dialect_use *u)
 {
+    transformers_eval_default(u);
     const cJSON *on = dt_config_value(u->c, dialect_path(u, "fsdp")),
                 *block = dt_config_value(u->c, dialect_path(u, "fsdp_config"));
     bool empty = cJSON_IsArray(on) ? on->child == NULL : cJSON_IsString(on) ? *on->valuestring == 0 : !cJSON_IsTrue(on);
@@ -180,10 +176,9 @@ static void defaults(struct dialect_use *u)
     "decay_type `warmup_stable_decay_linear`; cosine_warmup_with_min_lr and greedy are refused"
 #define OPTIMIZERS                                                                                                     \
     "`optimizer.name`: adamw_torch, adamw_torch_fused, adamw_hf, adamw_apex_fused and paged_adamw_32bit = `adamw`, "   \
-    "sgd = `sgd`, adagrad = `adagrad`, lion_32bit and paged_lion_32bit = `lion`; others are refused"
+    "sgd = `sgd`, adagrad = `adagrad`, lion_32bit and paged_lion_32bit = `lion`, muon = `muon`; others are refused"
 #define LEAST "`training.min_lr_ratio`, as a share of learning_rate"
 #define FOR_PLATEAU(name) MOVE("lr_scheduler_kwargs." name, "scheduler." name)
-#define EPOCHS "not there yet; give a number of steps"
 
 static const struct dialect_rule rules[] = {
     MOVE_OR("per_device_train_batch_size", "training.batch_size_per_gpu", "8"),
@@ -236,6 +231,7 @@ static const struct dialect_rule rules[] = {
         "`training.warmup_steps`; below 1 `training.warmup_ratio`; of constant and reduce_lr_on_plateau no effect"),
     FUNCTION("optim", "optimizer.name", transformers_optimizer, OPTIMIZERS),
     FUNCTION("optimizer", "optimizer.name", transformers_optimizer, OPTIMIZERS),
+    WORDS("use_muon", "optimizer.name", "false=|true=muon"),
     REFUSE("optim_args", "write the numbers under optimizer"),
     REFUSE("optim_target_modules", "it belongs to GaLore and APOLLO, which are not there; remove it"),
     WORDS("half_precision_backend", NULL, "auto=|cuda_amp=|cpu_amp=|apex=~weights are kept in fp32 anyway"),
@@ -259,42 +255,61 @@ static const struct dialect_rule rules[] = {
     {.from = "logging_steps",
      .to = "logging.log_every_n_steps",
      .how = DIALECT_FUNCTION,
-     .fn = interval,
-     .text = "`logging.log_every_n_steps`; a share is refused",
+     .fn = transformers_logging,
+     .text = "`logging.log_every_n_steps`; a share is one of max_steps",
      .fallback = "500"},
-    WORDS("logging_strategy", NULL, "steps=|*=!lines come by steps; write steps"),
+    WORDS("logging_strategy", NULL,
+          "steps=|epoch=~lines come by steps, and metrics.jsonl has each|no=~lines come by steps, and metrics.jsonl "
+          "has each"),
     SILENT("logging_first_step", "metrics.jsonl has each step"),
     SILENT("logging_nan_inf_filter", "a loss that is not finite is shown"),
     INERT("logging_dir", "logs are in the run's folder"),
-    WORDS("eval_strategy", NULL, "steps=|no=|false=|epoch=!" EPOCHS " (eval_steps)"),
-    WORDS("evaluation_strategy", NULL, "steps=|no=|false=|epoch=!" EPOCHS " (eval_steps)"),
-    FUNCTION("eval_steps", "training.eval_every_n_steps", eval_steps, "`training.eval_every_n_steps`"),
-    WORDS("eval_delay", NULL, "0=|*=!" LATER),
-    WORDS("eval_on_start", NULL, "false=|true=!" LATER),
-    WORDS("evals_per_epoch", NULL, "0=|*=!" EPOCHS " (eval_steps)"),
+    WORDS("eval_strategy", "training.eval_every_n_epochs", "steps=|no=|false=|epoch=1"),
+    WORDS("evaluation_strategy", "training.eval_every_n_epochs", "steps=|no=|false=|epoch=1"),
+    FUNCTION("eval_steps", "training.eval_every_n_steps", transformers_eval_steps,
+             "`training.eval_every_n_steps`; a share is one of max_steps, or of the epochs: "
+             "`training.eval_every_n_epochs`; logging_steps where eval_strategy steps does not say it"),
+    WORDS("eval_delay", NULL, "0=|*=!evaluations begin with the run; remove it"),
+    WORDS("eval_on_start", "training.num_sanity_val_steps", "false=|true=-1"),
+    FUNCTION("evals_per_epoch", "training.eval_every_n_epochs", transformers_per_epoch,
+             "`training.eval_every_n_epochs`: 4 is 0.25"),
     SILENT("eval_accumulation_steps", "nothing of evaluation is kept"),
     SILENT("do_train", "--evaluate alone trains nothing"),
     SILENT("do_eval", "data.val decides"),
     SILENT("do_predict", "train --generate does"),
     WORDS("val_set_size", NULL, "0=|*=!no share of the data is split off; give data.val"),
-    WORDS("save_strategy", "checkpointing.save_every_n_steps",
-          "steps=|no=0|false=0|epoch=!" EPOCHS " (save_steps)|best=!not there yet; write steps"),
+    FUNCTION(
+        "save_strategy", "checkpointing.save_every_n_epochs", transformers_save_strategy,
+        "steps: save_steps; epoch: `checkpointing.save_every_n_epochs` is 1; best: `checkpointing.save_top_k` is 1; "
+        "no and false: the end alone saves"),
     {.from = "save_steps",
      .to = "checkpointing.save_every_n_steps",
      .how = DIALECT_FUNCTION,
-     .fn = save_steps,
-     .text = "`checkpointing.save_every_n_steps`; a share is refused",
+     .fn = transformers_save_steps,
+     .text = "`checkpointing.save_every_n_steps`; a share is one of max_steps, or of the epochs: "
+             "`checkpointing.save_every_n_epochs`",
      .fallback = "500"},
-    WORDS("saves_per_epoch", NULL, "0=|*=!" EPOCHS " (save_steps)"),
-    MOVE_OR("save_total_limit", "checkpointing.keep_last_n", "0"),
-    WORDS("save_only_model", NULL, "false=|true=!not there yet; remove it, model/ has the weights"),
+    FUNCTION("saves_per_epoch", "checkpointing.save_every_n_epochs", transformers_per_epoch,
+             "`checkpointing.save_every_n_epochs`: 4 is 0.25"),
+    {.from = "save_total_limit",
+     .to = "checkpointing.keep_last_n",
+     .how = DIALECT_FUNCTION,
+     .fn = transformers_total_limit,
+     .text = "`checkpointing.keep_last_n`; one less beside load_best_model_at_end, which keeps the best",
+     .fallback = "0"},
+    WORDS("save_only_model", NULL, "false=|true=~checkpoints hold all state, and model/ the weights"),
     SILENT("save_safetensors", "there is no other format"),
     SILENT("save_on_each_node", "a shared folder holds one copy"),
-    WORDS("load_best_model_at_end", NULL, "false=|true=!" LATER),
-    FUNCTION("metric_for_best_model", "scheduler.monitor", transformers_monitor,
-             "`scheduler.monitor` of reduce_lr_on_plateau; else counts with load_best_model_at_end alone"),
-    SILENT("greater_is_better", "counts with load_best_model_at_end alone"),
-    REFUSE("early_stopping_patience", LATER),
+    FUNCTION("load_best_model_at_end", "checkpointing.load_best_model_at_end", transformers_load_best,
+             "`checkpointing.load_best_model_at_end`, and `save_top_k` is 1; an evaluation that is the best saves"),
+    FUNCTION("metric_for_best_model", "scheduler.monitor", transformers_metric,
+             "`checkpointing.monitor` of load_best_model_at_end and save_strategy best, `early_stopping.monitor`, "
+             "`scheduler.monitor` of reduce_lr_on_plateau: loss, accuracy, f1, pearson, with or without eval_"),
+    FUNCTION("greater_is_better", "checkpointing.mode", transformers_greater,
+             "`checkpointing.mode`, `early_stopping.mode`: true is max, false is min"),
+    FUNCTION("early_stopping_patience", "early_stopping.patience", transformers_patience,
+             "`early_stopping.patience`, as EarlyStoppingCallback; of metric_for_best_model, or the loss"),
+    MOVE("early_stopping_threshold", "early_stopping.min_delta"),
     MOVE("output_dir", "output_dir"),
     INERT("run_name", "the folder's name is the run's"),
     WORDS("overwrite_output_dir", NULL, "false=|true=~a run goes on from its newest checkpoint; --fresh begins anew"),
@@ -347,7 +362,13 @@ static const struct dialect_rule rules[] = {
     FUNCTION("fsdp", "training.strategy", fsdp,
              "`training.strategy`: full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2; auto_wrap is "
              "taken; offload: `offload.parameters` and `offload.optimizer` are cpu"),
-    REFUSE("fsdp_min_num_params", "write it in fsdp_config, as min_num_params"),
+    {.from = "fsdp_config", .how = DIALECT_FUNCTION, .fn = block, .text = "FSDP's block", .shallow = true},
+    {.from = "deepspeed", .how = DIALECT_FUNCTION, .fn = block, .text = "DeepSpeed's configuration", .shallow = true},
+    REFUSE("parallelism_config",
+           "write fsdp.device_mesh in the job, beside hybrid_shard; a layer is not split over ranks"),
+    WORDS("fsdp_min_num_params", NULL, "0=|*=!write it in fsdp_config, as min_num_params"),
+    REFUSE("fsdp_transformer_layer_cls_to_wrap", "write it in fsdp_config"),
+    FUNCTION_OF(OUTCOME_REFUSED, "sharded_ddp", NULL, sharded, "refused: write fsdp; empty it says nothing"),
     FUNCTION("ddp_timeout", "training.collective_timeout", timeout,
              "`training.collective_timeout`; more than a year is for ever"),
     WORDS("ddp_find_unused_parameters", NULL, "false=|true=~these models use all their parameters"),
@@ -391,6 +412,9 @@ static const struct dialect_rule rules[] = {
     SILENT("hub_strategy", HUB),
     SILENT("hub_token", HUB),
     SILENT("hub_private_repo", HUB),
+    SILENT("push_to_hub_model_id", HUB),
+    SILENT("push_to_hub_organization", HUB),
+    SILENT("push_to_hub_token", HUB),
     FUNCTION("model_name_or_path", "model.load", folder, "`model.load`: a folder"),
     FUNCTION("base_model", "model.load", folder, "`model.load`: a folder"),
     FUNCTION("tokenizer_name_or_path", "data.tokenizer", folder, "`data.tokenizer`: a folder"),
@@ -434,11 +458,16 @@ static const struct dialect_rule rules[] = {
     SILENT("accelerator_config.non_blocking", "copies run beside training"),
     SILENT("accelerator_config.use_configured_state", "counts in Python alone"),
     REFUSE("accelerator_config.gradient_accumulation_kwargs", "write gradient_accumulation_steps"),
+    WORDS("split_batches", NULL,
+          "false=|true=!batches are per rank; write false, and per_device_train_batch_size divided by the ranks"),
+    SILENT("dispatch_batches", "each rank reads its own samples"),
+    WORDS("use_legacy_prediction_loop", NULL, "false=|true=~there is one loop"),
+    INERT("xpu_backend", "`training.collectives` says how ranks talk"),
     SILENT("dataloader_multiprocessing_context", WORKERS),
     SILENT("dataloader_in_order", WORKERS),
     SILENT("label_names", "the model has names of its own"),
     WORDS("ddp_static_graph", NULL, "false=|true=~these models use all their parameters, in one order"),
-    WORDS("debug", NULL, "*=~a norm that is not finite names its tensor"),
+    FUNCTION_OF(OUTCOME_NO_EFFECT, "debug", NULL, debug, "no effect: a norm that is not finite names its tensor"),
     WORDS("jit_mode_eval", NULL, "false=|true=~nothing is compiled while it trains"),
     WORDS("use_ipex", NULL, "false=|true=~oneDNN computes on CPUs"),
     WORDS("use_mps_device", NULL, "false=|true=!Apple's GPUs are not supported; remove it"),

@@ -20,7 +20,8 @@ static const struct optim {
               {"adagrad", "adagrad"},
               {"lion_32bit", "lion"},
               {"lion", "lion"},
-              {"paged_lion_32bit", "lion"}};
+              {"paged_lion_32bit", "lion"},
+              {"muon", "muon"}};
 
 static const char *ours_of(const cJSON *value)
 {
@@ -56,7 +57,7 @@ void transformers_optimizer(struct dialect_use *u, const struct dialect_rule *r,
             u->c, path,
             small ? "is \"%.40s\": state of so few bits is not there yet; write adamw_torch, and "
                     "training.optimizer_state_dtype bf16 in the job"
-                  : "is \"%.40s\": there are adamw_torch, adamw_torch_fused, sgd, adagrad and lion_32bit; write "
+                  : "is \"%.40s\": there are adamw_torch, adamw_torch_fused, sgd, adagrad, lion_32bit and muon; write "
                     "one of them",
             *word != 0 ? word : "no word");
         return;

@@ -122,16 +122,9 @@ void transformers_cycles(struct dialect_use *u, const struct dialect_rule *r, co
     }
 }
 
-/* The value that a plateau is of. */
-void transformers_monitor(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+bool transformers_has_plateau(const struct dialect_use *u)
 {
-    static const char names[] = "loss=val_loss|eval_loss=val_loss|accuracy=val_accuracy|eval_accuracy=val_accuracy|"
-                                "f1=val_f1_macro|eval_f1=val_f1_macro|f1_macro=val_f1_macro|pearson=val_pearson|"
-                                "eval_pearson=val_pearson";
-    const struct dialect_rule words = WORDS(r->from, r->to, names);
-    if (is_type(u, "reduce_lr_on_plateau")) {
-        dialect_words(u, &words, path, value);
-    }
+    return is_type(u, "reduce_lr_on_plateau");
 }
 
 void transformers_no_stable(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)

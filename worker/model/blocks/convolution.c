@@ -95,7 +95,7 @@ void conv_declare(struct block *b, const struct conv *c)
     declare_tensor(b, c, "normalization.running_mean", &c->out, 1, &buffer);
     declare_tensor(b, c, "normalization.running_var", &c->out, 1, &variance);
     declare_tensor(b, c, "normalization.num_batches_tracked", NULL, 0, &buffer);
-    block_memory(b, "convolution", LIFE_BACKWARD, RECOMPUTE_NEVER, conv_outputs(c, b->spec->batch_size), b->spec->type);
+    block_memory(b, "convolution", LIFE_BACKWARD, RECOMPUTE_BLOCK, conv_outputs(c, b->spec->batch_size), b->spec->type);
     block_memory(b, "statistics", LIFE_BACKWARD, RECOMPUTE_NEVER, 2 * c->out + 1, dt_dtype_wide(b->spec->type));
 }
 
@@ -183,8 +183,16 @@ static void take_statistics(const struct block *b, const struct pass *p, const s
 void conv_forward(const struct block *b, const struct pass *p, const struct conv *c, int i, const struct conv_calls *m,
                   void *y, const void *x, const void *residual, bool relu)
 {
-    multiply(b, p, c, i, m, x);
-    take_statistics(b, p, c, i, m);
+    bool again = p->phase == PASS_RECOMPUTE;
+    if (!again || b->recompute == RECOMPUTE_BLOCK) {
+        multiply(b, p, c, i, m, x);
+    }
+    if (!again) {
+        take_statistics(b, p, c, i, m);
+    }
+    if (y == NULL) {
+        return;
+    }
     p->kernels->batch_norm(p->stream,
                            &(struct dt_batch_norm_args){.y = y,
                                                         .x = pass_memory(b, p, MEMORIES * i + Z),

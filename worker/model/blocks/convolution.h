@@ -35,14 +35,16 @@ int64_t conv_outputs(const struct conv *c, int64_t samples);
 double conv_flops(const struct conv *c);
 struct flow image_flow(const struct block *b, int64_t height, int64_t width, int64_t channels);
 
-/* Declares the tensors and the memory of the next convolution: z, its output, and statistics. */
+/* Declares the tensors and the memory of the next convolution: z, its output, and statistics. The latter
+ * are always kept: so what is computed again moves no running statistic, and needs no other rank. */
 void conv_declare(struct block *b, const struct conv *c);
 /* Declares the memory that calls of these convolutions share. */
 struct conv_calls conv_declare_calls(struct block *b, const struct conv *convs, int count);
 
 /* In the following, `i` is the convolution's number in the block, and x its input. */
 /* y = norm(conv(x)) [+ residual], then 0 where negative with relu. PASS_EVAL takes the running
- * statistics; PASS_FORWARD moves them, unless the batch has no targets. */
+ * statistics; PASS_FORWARD moves them, unless the batch has no targets. PASS_RECOMPUTE makes conv(x) if the
+ * layer does not keep it, and y unless it is null, from the statistics of PASS_FORWARD. */
 void conv_forward(const struct block *b, const struct pass *p, const struct conv *c, int i, const struct conv_calls *m,
                   void *y, const void *x, const void *residual, bool relu);
 /* dz = dy, or 0 where y, after the ReLU, is 0 (y null: dz is dy); then gradients of the norm's weights,

@@ -1,5 +1,7 @@
-/* The stem, the residual layers and the mean over an image of a ResNet (He et al., 2015). A layer keeps
- * what each convolution gives, before and behind its norm: the next convolution reads the latter. */
+/* The stem, the residual layers and the mean over an image of a ResNet (He et al., 2015). Backward reads
+ * what each convolution gives, before and behind its norm: the next convolution reads the latter. The last
+ * one of a layer is the next layer's input and always kept. PASS_RECOMPUTE makes the others behind their
+ * norms, and with RECOMPUTE_BLOCK also all before them. */
 #include "worker/model/blocks/resnet_layer.h"
 
 /* ---- sizes ---- */
@@ -62,7 +64,8 @@ static struct layer_memory layer_memory(const struct block *b, struct block *dec
         most = out > most ? out : most;
     }
     for (int i = 0; i < a->count && declared != NULL; i++) {
-        block_memory(declared, "y", LIFE_BACKWARD, RECOMPUTE_NEVER, conv_outputs(&a->convs[i], samples), type);
+        block_memory(declared, "y", LIFE_BACKWARD, i + 1 < a->count ? RECOMPUTE_CHEAP : RECOMPUTE_NEVER,
+                     conv_outputs(&a->convs[i], samples), type);
     }
     if (declared != NULL) {
         (void)conv_declare_calls(declared, a->convs, convs);
@@ -93,15 +96,16 @@ static void forward_layer(const struct block *b, const struct pass *p)
 {
     const struct resnet_layer *a = b->args;
     struct layer_memory m = layer_memory(b, NULL);
+    bool again = p->phase == PASS_RECOMPUTE;
     const void *x = p->x, *residual = p->x;
     if (a->shortcut) {
-        void *y = pass_memory(b, p, m.main);
+        void *y = again ? NULL : pass_memory(b, p, m.main);
         conv_forward(b, p, &a->convs[a->count], a->count, &m.calls, y, p->x, NULL, false);
         residual = y;
     }
     for (int i = 0; i < a->count; i++) {
         bool last = i + 1 == a->count;
-        void *y = last ? p->y : pass_memory(b, p, m.y + i);
+        void *y = !last ? pass_memory(b, p, m.y + i) : again ? NULL : p->y;
         conv_forward(b, p, &a->convs[i], i, &m.calls, y, x, last ? residual : NULL, true);
         x = y;
     }
@@ -167,7 +171,7 @@ static int declare_stem(struct block *b, struct dt_error *err)
     int64_t values = a->pools ? samples * resnet_height(a) * resnet_width(a) * c->out : 0;
     (void)block_field(b, "pixel_values");
     conv_declare(b, c);
-    block_memory(b, "y", LIFE_BACKWARD, RECOMPUTE_NEVER, out, type);
+    block_memory(b, "y", LIFE_BACKWARD, a->pools ? RECOMPUTE_CHEAP : RECOMPUTE_NEVER, out, type);
     block_memory(b, "places", LIFE_BACKWARD, RECOMPUTE_NEVER, values, DT_U8);
     block_memory(b, "largest", LIFE_BACKWARD, RECOMPUTE_NEVER, values, type);
     (void)conv_declare_calls(b, c, 1);
@@ -187,7 +191,7 @@ static void forward_stem(const struct block *b, const struct pass *p)
     const struct resnet_layer *a = b->args;
     void *y = a->pools ? pass_memory(b, p, Y) : p->y;
     conv_forward(b, p, &a->convs[0], 0, &stem_calls, y, pixels(p), NULL, true);
-    if (a->pools) {
+    if (a->pools && p->phase != PASS_RECOMPUTE) {
         p->kernels->max_pool(p->stream, &(struct dt_max_pool_args){.y = p->y,
                                                                    .at = pass_memory(b, p, PLACES),
                                                                    .x = y,

@@ -1,0 +1,184 @@
+# covers: worker/run/trainer_peers.c worker/run/trainer_snapshot.c worker/checkpoints/snapshot.c worker/checkpoints/snapshot_choice.c
+"""Snapshots of a job on several hosts (agents of this machine): a killed worker's job goes on from the last step with the bits of an undisturbed
+run, whatever host the worker was on; a host that is lost takes its memory along, and its ranks then have the state of others, or all a checkpoint's.
+run: waits
+run: timeout 400
+"""
+
+import json
+import os
+import random
+import re
+import signal
+import time
+
+import pytest
+
+import nodes
+import support
+import training
+
+STEPS = 60
+SNAPSHOTS = ["checkpointing.snapshot_every_n_steps=1", "checkpointing.save_every_n_steps=0"]
+SEED = int(os.environ.get("DTRUN_SEED", str(random.randrange(10**6))))
+MESH = ["fsdp.device_mesh=[2,2]"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("snapshot-hosts")
+    return folder, training.make_job(folder, steps=STEPS, training={"eval_every_n_steps": 0})
+
+
+@pytest.fixture(scope="module")
+def plain(place):
+    """Hash and losses of undisturbed runs on one host, which are made once each."""
+    folder, job = place
+    known = {}
+
+    def get(ranks, strategy, sets):
+        key = (ranks, strategy, tuple(sets))
+        if key not in known:
+            out = folder / f"plain-{len(known)}"
+            assert training.train(job, out, ranks=ranks, strategy=strategy, sets=[*SNAPSHOTS, *sets]).code == 0
+            known[key] = training.hash_of(out), training.metrics(out)
+        return known[key]
+
+    return get
+
+
+def start(place, out, port, nnodes, local, strategy, sets, *options):
+    _, job = place
+    return support.Job(nodes.c10d(port, nnodes, f"--nproc_per_node={local}", "--max_restarts=9", *options, "train", job, "--output_dir", out,
+                                  "--mode", strategy, *(x for s in [*SNAPSHOTS, *sets] for x in ("--set", s))))
+
+
+def resumed(out):
+    try:
+        with open(out / "events.jsonl") as f:
+            return [x for x in map(json.loads, f.read().rpartition("\n")[0].splitlines()) if x["event"] == "resume"]
+    except FileNotFoundError:
+        return []
+
+
+def workers(jobs):
+    """Processes of the workers that run now."""
+    found = []
+    for pid in (pid for job in jobs for agent in support.children(job.pid) for pid in support.children(agent)):
+        try:
+            found.append(training.Page(pid).pid)
+        except (OSError, KeyError, ValueError):  # a helper, or it has ended
+            continue
+    return found
+
+
+def wait_resumed(out, count):
+    support.wait_until(lambda: len(resumed(out)) >= count, f"round {count + 1} to begin")
+
+
+def kill_at(jobs, step, rng, count=1):
+    """kill -9 of workers when one has come to the step: of `count` of them, of any host. Returns where the run was."""
+    page = training.worker_at(jobs, step)
+    pids = workers(jobs)
+    at = page.step()
+    time.sleep(rng.random() * 0.01)  # in a step, in the copy, or between the two
+    for pid in rng.sample(pids, count):
+        os.kill(pid, signal.SIGKILL)
+    return at
+
+
+@pytest.mark.parametrize("layout, strategy, sets", [
+    ((1, 1), "ddp", []),
+    ((2, 1), "full_shard", ["training.precision=bf16-mixed"]),
+    ((2, 1), "zero3", []),
+    ((1, 2), "zero2", ["training.precision=bf16-mixed"]),
+    ((2, 1), "zero1", []),
+    ((1, 1), "local_sgd", ["local_sgd.period=3", "local_sgd.warmup_steps=4"]),
+    ((2, 2), "hybrid_shard", MESH),
+    ((1, 2), "ddp", ["ddp.comm_hook=power_sgd", "power_sgd.start_powerSGD_iter=4"]),
+])
+def test_killed_workers(place, plain, layout, strategy, sets):
+    """One, then two at once, then one again before the round has made a step."""
+    folder, _ = place
+    port, out, rng = nodes.free_port(), folder / f"killed-{strategy}-{len(sets)}-{sum(layout)}", random.Random(f"{SEED} {strategy} {layout}")
+    jobs = [start(place, out, port, len(layout), local, strategy, sets) for local in layout]
+    killed = [kill_at(jobs, 5, rng)]
+    wait_resumed(out, 1)
+    killed.append(kill_at(jobs, killed[0] + 10, rng, 2))
+    wait_resumed(out, 2)
+    killed.append(kill_at(jobs, killed[1] - 2, rng))
+    results = nodes.finish(*jobs)
+    assert [r.code for r in results] == [0] * len(layout), f"seed {SEED}: {results}"
+    back = resumed(out)
+    assert len(back) == 3 and all(x.get("snapshot") for x in back), (SEED, back, killed, results)
+    assert all(at - 2 <= x["step"] <= at + 4 for at, x in zip(killed, back)), (SEED, back, killed)
+    assert (training.hash_of(out), training.metrics(out)) == plain(sum(layout), strategy, sets), (SEED, results)
+    assert any(re.search(r"restarting \(\d of 9 used\) from about step \d+", r.err) for r in results), results
+
+
+@pytest.mark.parametrize("layout, strategy, sets, again", [
+    ((1, 1), "ddp", ["training.precision=bf16-mixed"], True),
+    ((2, 2), "hybrid_shard", [*MESH, "offload.optimizer=nvme", "offload.parameters=nvme", "offload.nvme_path=FOLDER"], True),
+    ((1, 1), "full_shard", [], False),
+    ((1, 1), "zero1", [], False),
+])
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_host_that_is_replaced(place, plain, layout, strategy, sets, again, lost):
+    """Its memory is gone. Ranks of the new host get the state of others where these have all of it; otherwise all ranks take a checkpoint."""
+    folder, _ = place
+    port, out = nodes.free_port(), folder / f"replaced-{strategy}-{lost}"
+    sets = [*(s.replace("FOLDER", str(folder)) for s in sets), "checkpointing.save_every_n_steps=25"]
+    options = ["--rdzv_conf=last_call_timeout=1,keep_alive_interval=1"]
+    jobs = [start(place, out, port, len(layout), local, strategy, sets, *options) for local in layout]
+    training.worker_at(jobs, 27)
+    jobs[lost].kill()
+    jobs[lost] = start(place, out, port, len(layout), layout[lost], strategy, sets, *options)
+    results = nodes.finish(*jobs)
+    assert [r.code for r in results] == [0] * len(layout), results
+    back, said = resumed(out), "".join(r.out + r.err for r in results)
+    assert len(back) == 1 and bool(back[0].get("snapshot")) == again, (back, results)
+    assert (back[0]["step"] >= 26) if again else (back[0]["step"] == 25), back
+    assert ("ranks whose host has no snapshot of step" in said) == again and ("train: no snapshot is whole: " in said) != again, results
+    assert (training.hash_of(out), training.metrics(out)) == plain(sum(layout), strategy, sets), results
+
+
+@pytest.mark.parametrize("strategy, again", [("ddp", True), ("full_shard", False)])
+def test_hosts_that_come_and_go(place, strategy, again):
+    """2 hosts, then 1, then 2: the run goes on from memory where each host has all, and never loses or repeats samples."""
+    folder, _ = place
+    port, out = nodes.free_port(), folder / f"elastic-{strategy}"
+    sets = ["training.max_steps=400", "checkpointing.save_every_n_steps=50"]
+    with start(place, out, port, "1:2", 1, strategy, sets) as a:
+        support.wait_until(lambda: nodes.listens(port), "the endpoint")
+        with start(place, out, port, "1:2", 1, strategy, sets) as b:
+            training.worker_at([b], 60)
+            b.kill()
+        wait_resumed(out, 1)
+        training.worker_at([a], 110)
+        with start(place, out, port, "1:2", 1, strategy, sets) as b:
+            results = nodes.finish(a, b)
+    assert [r.code for r in results] == [0, 0], results
+    back = resumed(out)
+    assert len(back) >= 2 and all(bool(x.get("snapshot")) == again for x in back), (back, results)
+    assert again or all(x["step"] % 50 == 0 for x in back), back
+    assert max(training.metrics(out)) == training.last_step(out, 400), results
+
+
+def test_killed_while_they_go_on(place, plain):
+    """In the start, while it reads the snapshot, and in the first step: again and again from the same step."""
+    folder, _ = place
+    port, out, rng, sets = nodes.free_port(), folder / "again", random.Random(SEED), ["training.max_steps=500"]
+    jobs = [start(place, out, port, 2, local, "zero2", sets) for local in (2, 1)]
+    at = 20
+    for _ in range(3):
+        training.worker_at(jobs, at)
+        before = workers(jobs)
+        at = kill_at(jobs, at, rng) + 8  # a job that comes no further is ended after a third time
+        support.wait_until(lambda: len(now := workers(jobs)) == 3 and not set(now) & set(before), "the next round")
+        time.sleep(rng.random() * 0.2)
+        os.kill(rng.choice(workers(jobs)), signal.SIGKILL)
+    results = nodes.finish(*jobs)
+    assert [r.code for r in results] == [0, 0], f"seed {SEED}: {results}"
+    back = resumed(out)
+    assert back and all(x.get("snapshot") and x["step"] >= 19 for x in back), (SEED, back, results)
+    assert (training.hash_of(out), training.metrics(out)) == plain(3, "zero2", sets), (SEED, results)
