@@ -33,7 +33,7 @@ NVCC := $(if $(CUDA),$(if $(SAN),,$(wildcard $(CUDA)/bin/nvcc)))
 # All rooms. kernels/cuda needs the toolkit; kernels/cpu/isa is compiled by rules of its own; cmd holds the programs' mains and, in folders, their parts.
 FOLDERS := base base/gpu collectives kernels kernels/cpu $(if $(NVCC),kernels/cuda) $(sort $(patsubst %/,%,$(dir $(wildcard launcher/*/*.c launcher/*/*/*.c worker/*/*.c worker/*/*/*.c))))
 # What needs no header of the toolkit is there in every build, for tests that need no GPU either.
-NO_HEADERS := kernels/cuda/dnn.c kernels/cuda/dnn_graph.c kernels/cuda/dnn_plan.c kernels/cuda/attention_graph.c
+NO_HEADERS := kernels/cuda/dnn.c kernels/cuda/dnn_graph.c kernels/cuda/dnn_plan.c kernels/cuda/attention_graph.c kernels/cuda/convolution_graph.c
 MAINS := $(wildcard cmd/*.c cmd/*/main.c)
 SOURCES := $(foreach d,$(FOLDERS),$(wildcard $(d)/*.c)) $(filter-out $(MAINS),$(wildcard cmd/*/*.c)) $(if $(NVCC),,$(NO_HEADERS))
 # kernels/cpu/isa/*.c are compiled once per instruction set, with DT_ISA naming it; kernels/cpu chooses at run time.

@@ -343,6 +343,12 @@ void dt_config_hints(struct dt_config *c, const struct dt_config_hint *hints)
 
 void config_add_problem(struct dt_config *c, const struct entry *e, char *text)
 {
+    for (size_t i = 0; i < c->problem_count; i++) {
+        if (strcmp(c->problems[i].text, text) == 0) { /* of two keys that one other gave */
+            free(text);
+            return;
+        }
+    }
     c->problems = dt_realloc(c->problems, (c->problem_count + 1) * sizeof *c->problems);
     c->problems[c->problem_count] = (struct problem){.file = e != NULL ? e->file : UINT32_MAX,
                                                      .line = e != NULL ? e->line : UINT32_MAX,

@@ -34,8 +34,7 @@ static int64_t columns_of(const struct dt_windows *w)
     return w->channels * w->size * w->size;
 }
 
-/* The input is its own unfolded form. */
-static bool is_plain(const struct dt_windows *w, bool planar)
+bool dt_convolution_is_plain(const struct dt_windows *w, bool planar)
 {
     return w->size == 1 && w->stride == 1 && !planar;
 }
@@ -44,7 +43,7 @@ int64_t dt_convolution_at_once(const struct dt_windows *w, bool planar, enum dt_
 {
     int64_t bytes = rows_of(w, 1) * columns_of(w) * (int64_t)dt_dtype_size(type);
     int64_t count = more((own_memory ? UNFOLDED_BYTES_DEVICE : UNFOLDED_BYTES) / bytes, 1);
-    return is_plain(w, planar) || count > w->batch ? w->batch : count;
+    return dt_convolution_is_plain(w, planar) || count > w->batch ? w->batch : count;
 }
 
 bool dt_convolution_is_winograd(const struct dt_windows *w, int64_t out, bool planar)
@@ -82,7 +81,8 @@ static int64_t weight_sum_bytes(const struct dt_windows *w, int64_t out, enum dt
 int64_t dt_convolution_work(const struct dt_windows *w, int64_t out, bool planar, enum dt_dtype type, bool own_memory)
 {
     int64_t samples = dt_convolution_at_once(w, planar, type, own_memory);
-    int64_t unfolded = is_plain(w, planar) ? 0 : rows_of(w, samples) * columns_of(w) * (int64_t)dt_dtype_size(type);
+    int64_t unfolded =
+        dt_convolution_is_plain(w, planar) ? 0 : rows_of(w, samples) * columns_of(w) * (int64_t)dt_dtype_size(type);
     int64_t parts = unfolded + (samples < w->batch ? weight_sum_bytes(w, out, type) : 0);
     return dt_convolution_is_winograd(w, out, planar) ? more(parts, winograd_bytes(w, out)) : parts;
 }
@@ -123,7 +123,7 @@ static const void *unfold(const struct dt_kernels *k, struct dt_stream *s, const
 {
     const struct dt_windows *w = i->windows;
     const void *x = element(i->x, first * w->height * w->width * w->channels, i->x_type);
-    if (is_plain(w, i->planar)) {
+    if (dt_convolution_is_plain(w, i->planar)) {
         return x;
     }
     k->unfold(s, &(struct dt_unfold_args){.out = i->to,
@@ -158,7 +158,7 @@ void dt_convolution_input_parts(const struct dt_kernels *k, struct dt_stream *s,
                                 const struct dt_convolution_input_args *a)
 {
     const struct dt_windows *w = &a->windows;
-    bool plain = is_plain(w, false);
+    bool plain = dt_convolution_is_plain(w, false);
     for (int64_t first = 0, n; first < w->batch; first += n) {
         n = samples_from(w, first, a->at_once);
         void *to = element(a->dx, first * w->height * w->width * w->channels, a->type);

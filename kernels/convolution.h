@@ -15,6 +15,8 @@ int64_t dt_winograd_chunk(int64_t in, int64_t out);
 /* True if the CPU computes this convolution by Winograd's minimal filtering: it saves operations where
  * a window is 3 x 3 with stride 1 and there are enough channels. */
 bool dt_convolution_is_winograd(const struct dt_windows *w, int64_t out, bool planar);
+/* True if images as they lie are their own unfolded form. */
+bool dt_convolution_is_plain(const struct dt_windows *w, bool planar);
 /* Samples of w->batch that are unfolded at a time: as many as a cache holds, or, with own_memory (of
  * the device), as a GPU needs rows. All, if an image is its own unfolded form. */
 int64_t dt_convolution_at_once(const struct dt_windows *w, bool planar, enum dt_dtype type, bool own_memory);

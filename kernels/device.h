@@ -41,6 +41,7 @@ struct dt_device_options {
     /* GPUs: "fast": attention's backward may add up in no order; "own": by kernels of our own, whose
      * bits do not depend on a library's version; others, and null: in an order, by a library or not */
     const char *attention;
+    const char *convolution; /* the same words, for sums of each pass */
     /* products of F32 may round their operands to TF32, where the device computes those faster */
     bool tf32;
 };
@@ -83,6 +84,16 @@ struct dt_attention_list {
     int backward_count;
 };
 
+/* The same of convolutions; tensors are aligned. */
+struct dt_convolution_list {
+    const struct dt_convolution_args *forward;
+    int forward_count;
+    const struct dt_convolution_input_args *input;
+    int input_count;
+    const struct dt_convolution_weights_args *weights;
+    int weights_count;
+};
+
 /* How products and attention are computed, chosen before the first of them in a run. Null: the
  * device has no choice. No product may run meanwhile. Pointers in `each` matter only for their
  * alignment. */
@@ -98,7 +109,7 @@ struct dt_device_plans {
      * False: the text is of another device or library, and nothing was changed. */
     void (*tell)(struct dt_device *d, const struct dt_matmul_args *each, int count, struct dt_text *out);
     bool (*take)(struct dt_device *d, const char *text, bool keep);
-    /* Forgets all plans, those of attention included, and makes no others, so that each start
+    /* Forgets all plans, those of attention and of convolutions included, and makes no others, so that each start
      * computes the same. */
     void (*none)(struct dt_device *d);
     /* Computes each product once on s, with operands of its own, and waits. So no later step has to
@@ -117,6 +128,13 @@ struct dt_device_plans {
                             void *context, int *measured, struct dt_error *why, struct dt_error *err);
     void (*tell_attention)(struct dt_device *d, const struct dt_attention_list *all, struct dt_text *out);
     bool (*take_attention)(struct dt_device *d, const char *text, bool keep);
+    /* The same for convolutions. *by: what will compute them, in words. */
+    int (*convolutions)(struct dt_device *d, const struct dt_convolution_list *all, void (*tick)(void *context),
+                        void *context, const char **by, struct dt_error *err);
+    int (*choose_convolutions)(struct dt_stream *s, const struct dt_convolution_list *all, void (*tick)(void *context),
+                               void *context, int *measured, struct dt_error *why, struct dt_error *err);
+    void (*tell_convolutions)(struct dt_device *d, const struct dt_convolution_list *all, struct dt_text *out);
+    bool (*take_convolutions)(struct dt_device *d, const char *text, bool keep);
 };
 
 /* Graphs: work that is captured once and launched many times as a whole, at a fraction of the

@@ -5,8 +5,26 @@
 
 enum { SIDE = 32, WINDOW = 3 };
 
-/* Calls the convolution when `go`; its operations. */
-#define CONVOLVE(name, b, go, args) ((go) ? dt_##name((b)->k, (b)->s, args) : (void)0, dt_cost_##name(args).flops)
+/* Calls the convolution when `go`, otherwise chooses what computes it, as at the start of a run; its operations.
+ * Its plan says by what it is computed. */
+#define CONVOLVE(name, b, go, args, list)                                                                              \
+    ((go) ? dt_##name((b)->k, (b)->s, args) : choose(b, &(struct dt_convolution_list)list), dt_cost_##name(args).flops)
+#define LIST(...)                                                                                                      \
+    {                                                                                                                  \
+        __VA_ARGS__                                                                                                    \
+    }
+
+static void choose(struct bench *b, const struct dt_convolution_list *all)
+{
+    const struct dt_device_plans *plans = b->d->ops->plans;
+    struct dt_error why, err = {0};
+    int measured;
+    if (plans != NULL) {
+        (void)bench_ok(b, plans->choose_convolutions(b->s, all, NULL, NULL, &measured, &why, &err), &err);
+        (void)bench_ok(b, plans->convolutions(b->d, all, NULL, NULL, &b->by, &err), &err);
+    }
+}
+
 /* Calls the kernel when `go`; the bytes that it must move. */
 #define CALL(kernel, b, go, args) ((go) ? (b)->k->kernel((b)->s, args) : (void)0, dt_cost_##kernel(args).bytes)
 
@@ -90,7 +108,7 @@ double bench_convolution(struct bench *b, bool go)
                                     .at_once = at_once(b, &w),
                                     .type = b->type,
                                     .x_type = b->type};
-    return CONVOLVE(convolution, b, go, &a);
+    return CONVOLVE(convolution, b, go, &a, LIST(.forward = &a, .forward_count = 1));
 }
 
 double bench_convolution_input(struct bench *b, bool go)
@@ -104,7 +122,7 @@ double bench_convolution_input(struct bench *b, bool go)
                                           .out = b->cols,
                                           .at_once = at_once(b, &w),
                                           .type = b->type};
-    return CONVOLVE(convolution_input, b, go, &a);
+    return CONVOLVE(convolution_input, b, go, &a, LIST(.input = &a, .input_count = 1));
 }
 
 double bench_convolution_weights(struct bench *b, bool go)
@@ -120,7 +138,7 @@ double bench_convolution_weights(struct bench *b, bool go)
                                             .type = b->type,
                                             .x_type = b->type,
                                             .grad_type = DT_F32};
-    return CONVOLVE(convolution_weights, b, go, &a);
+    return CONVOLVE(convolution_weights, b, go, &a, LIST(.weights = &a, .weights_count = 1));
 }
 
 double bench_max_pool(struct bench *b, bool go)

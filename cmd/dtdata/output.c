@@ -145,6 +145,7 @@ int output_commit(struct output *o, bool val, struct dt_error *err)
     const struct corpus *c = o->form->corpus;
     for (int s = 0; s < SIDES; s++) {
         if (output_count(o, (enum side)s) == 0 && (s == SIDE_TRAIN || val)) {
+            tally_say(&o->now[s].tally, &o->form->records); /* why there is none */
             return dt_fail(err, DT_INVALID, "%s%s: no text for %s: what was read is empty; give other files",
                            c->files[0].path, c->count > 1 ? " and others" : "", prefix[s]);
         }

@@ -196,6 +196,13 @@ static int read_header(struct source *s, struct dt_error *err)
         return -1;
     }
     end = csv_first_end(source_csv_form(s->kind), s->rest, end);
+    const char *cr = end > 0 ? memchr(s->rest, '\r', end) : NULL;
+    if (cr != NULL && memchr(s->rest, '"', end) == NULL && (size_t)(cr - s->rest) + 1 < end && cr[1] != '\n') {
+        return dt_fail(err, DT_INVALID,
+                       "%s:1: a CR within the header: lines must end with LF or CRLF; convert it: "
+                       "tr '\\r' '\\n'",
+                       s->path);
+    }
     dt_text_add(&s->header, s->rest, end);
     drop(s, end);
     return 0;

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BREATHE_RECORDS = 32, BREATHE_ROWS = 4096 }; /* what is read at random, and in order */
+enum { BREATHE_RECORDS = 32, BREATHE_ROWS = 4096, BREATHE_PAIRS = 512 }; /* what is read at random, and in order */
 
 /* A piece; its place counts in units of 8 bytes, so that 32 bits are enough for 32 GiB. */
 struct record {
@@ -197,11 +197,22 @@ static int fill_records(struct trainer *t, struct dt_error *err)
     return state;
 }
 
+/* Breathes after each so many pairs that were looked up at random: each brings 64 KB of a file, or a page. */
+static int breathe_after(struct trainer *t, size_t *pairs, size_t more, struct dt_error *err)
+{
+    *pairs += more;
+    if (*pairs < (store_in_files(t->store) ? BREATHE_RECORDS : BREATHE_PAIRS)) {
+        return 0;
+    }
+    *pairs = 0;
+    return store_breathe(t->store, err);
+}
+
 /* Counts the pairs of all records; `places` receives how many records each list needs. */
 static int count_pairs(struct trainer *t, struct pairs *places, struct dt_error *err)
 {
-    size_t done = 0;
-    for (size_t place = 0; place < t->units; done++) {
+    size_t pairs = 0;
+    for (size_t place = 0; place < t->units;) {
         const struct record *r = record_at(t, place);
         if (pairs_reserve(&t->pairs, r->size, err) != 0 || pairs_reserve(places, r->size, err) != 0) {
             return -1;
@@ -213,7 +224,7 @@ static int count_pairs(struct trainer *t, struct pairs *places, struct dt_error 
             t->lists_used++;
         }
         place += record_units(r->size);
-        if (done % BREATHE_RECORDS == 0 && store_breathe(t->store, err) != 0) {
+        if (breathe_after(t, &pairs, r->size, err) != 0) {
             return -1;
         }
     }
@@ -239,7 +250,7 @@ static int reserve_lists(struct trainer *t, size_t used, struct dt_error *err)
  * merge. */
 static int first_candidates(struct trainer *t, struct pairs *places, struct dt_error *err)
 {
-    size_t end = 0, done = 0;
+    size_t end = 0, pairs = 0;
     for (size_t i = 0; i < places->capacity; i++) { /* sizes become begins */
         if (places->at[i].pair != PAIR_NONE) {
             size_t count = (size_t)places->at[i].count;
@@ -250,13 +261,13 @@ static int first_candidates(struct trainer *t, struct pairs *places, struct dt_e
             return -1;
         }
     }
-    for (size_t place = 0; place < t->units; done++) {
+    for (size_t place = 0; place < t->units;) {
         const struct record *r = record_at(t, place);
         for (uint32_t i = 0; i + 1 < r->size; i++) {
             t->lists[pairs_at(places, pair_of(r->symbols[i], r->symbols[i + 1]))->count++] = (uint32_t)place;
         }
         place += record_units(r->size);
-        if (done % BREATHE_RECORDS == 0 && store_breathe(t->store, err) != 0) {
+        if (breathe_after(t, &pairs, r->size, err) != 0) {
             return -1;
         }
     }
@@ -510,6 +521,7 @@ static int keep_last(struct trainer *t, struct dt_error *err)
         if (pairs_at(&met, pair_of(m.left, m.right))->count++ == 0) {
             t->result.merges[--kept] = m;
         }
+        result = i % BREATHE_RECORDS == 0 ? store_breathe(t->store, err) : 0;
     }
     if (result == 0) {
         t->result.merge_count -= kept;

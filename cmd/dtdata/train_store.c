@@ -41,7 +41,7 @@ struct store *store_open(const char *dir, int64_t limit_bytes)
     struct store *s = dt_alloc(sizeof *s);
     int64_t room = limit_bytes / 8; /* for what comes in between two calls of store_breathe */
     s->dir = dt_strdup(dir);
-    s->limit = limit_bytes - (room < 5 * LEAST_BYTES   ? 5 * LEAST_BYTES
+    s->limit = limit_bytes - (room < 6 * LEAST_BYTES   ? 6 * LEAST_BYTES
                               : room > 8 * LEAST_BYTES ? 8 * LEAST_BYTES
                                                        : room);
     for (int i = 0; i < ARRAYS_MAX; i++) {

@@ -187,7 +187,7 @@ static int look(struct unpack *u, struct dt_error *err)
         return -1;
     }
     u->looked = true;
-    enum packing packing = begins_gzip(u) ? GZIP : first_word(u) == ZSTD_MAGICNUMBER ? ZSTD : PLAIN;
+    enum packing packing = begins_gzip(u) ? GZIP : begins_zstd(u) ? ZSTD : PLAIN;
     u->zstd = packing == ZSTD ? ZSTD_createDCtx() : NULL;
     if ((packing == ZSTD && u->zstd == NULL) || (packing == GZIP && inflateInit2(&u->stream, GZIP_ONLY) != Z_OK)) {
         return dt_fail(err, DT_NO_MEMORY, "%s: no memory to unpack it", u->path); /* plain: nothing to end */

@@ -50,8 +50,8 @@ int train_plan(const struct job *job, const struct train_plan *o, struct dt_erro
         if (print) {
             trainer_print_plan(&t, device, local, o->json, &text);
             fputs(dt_text_str(&text), stdout);
-            if (job->idle_keys != NULL) {
-                dt_text_say(stderr, "train: no effect: %s", job->idle_keys);
+            if (job->idle_keys != NULL && !o->json) {
+                printf("\nno effect    %s\n", job->idle_keys);
             }
         }
         rc = on_gpu

@@ -18,82 +18,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PACKS = ATTENTION_PACKS, ALIGNMENT = ATTENTION_ALIGNMENT };
-
-/* The addresses of one execution, by tensor; the first is the work memory. The descriptors made of
- * them are kept, because each training step uses the same ones. */
-struct attention_pack {
-    struct attention_pack *next;
-    void *addresses[DT_ATTENTION_UIDS];
-    void *descriptor;
-};
+enum { ALIGNMENT = ATTENTION_ALIGNMENT };
+_Static_assert((int)DT_ATTENTION_UIDS <= (int)DT_DNN_UIDS_MOST, "a pack has room for all");
 
 /* guards all caches and their handles: a handle has one stream at a time */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct attention_cache *caches;
-
-/* ---- packs ---- */
-
-static size_t bucket_of(void *const *addresses)
-{
-    uint64_t sum = 0;
-    for (int i = 0; i < DT_ATTENTION_UIDS; i++) {
-        sum = (sum ^ (uint64_t)(uintptr_t)addresses[i] >> 4) * 0x9e3779b97f4a7c15u;
-    }
-    return (size_t)(sum >> 32) % PACKS;
-}
-
-static void drop_packs(const struct dt_dnn *api, struct attention_plan *p)
-{
-    for (int i = 0; i < PACKS; i++) {
-        for (struct attention_pack *k = p->packs[i], *next; k != NULL; k = next) {
-            next = k->next;
-            dt_dnn_drop(api, k->descriptor);
-            free(k);
-        }
-        p->packs[i] = NULL;
-    }
-    p->pack_count = 0;
-}
-
-/* Finds or makes the descriptor of these addresses. addresses[uid] is a tensor of the graph, or
- * null if it has none; addresses[0] is the work memory. Returns the library's status. */
-static int find_pack(const struct dt_dnn *api, struct attention_plan *p, void *const *addresses, void **out)
-{
-    size_t bucket = bucket_of(addresses);
-    struct attention_pack *k = p->packs[bucket];
-    while (k != NULL && memcmp((const void *)k->addresses, (const void *)addresses, sizeof k->addresses) != 0) {
-        k = k->next;
-    }
-    if (k == NULL) {
-        int64_t uids[DT_ATTENTION_UIDS];
-        void *named[DT_ATTENTION_UIDS], *descriptor = NULL;
-        int64_t count = 0;
-        for (int i = 1; i < DT_ATTENTION_UIDS; i++) {
-            if (addresses[i] != NULL) {
-                uids[count] = i;
-                named[count++] = addresses[i];
-            }
-        }
-        int status = dt_dnn_pack(api, count, uids, named, addresses[0], &descriptor);
-        if (status != DT_DNN_SUCCESS) {
-            return status;
-        }
-        /* the caller's addresses do not recur, so drop all packs; executions in progress no longer
-         * need theirs */
-        if (p->pack_count == 16 * PACKS) {
-            drop_packs(api, p);
-        }
-        k = dt_alloc(sizeof *k);
-        memcpy((void *)k->addresses, (const void *)addresses, sizeof k->addresses);
-        k->descriptor = descriptor;
-        k->next = p->packs[bucket];
-        p->packs[bucket] = k;
-        p->pack_count++;
-    }
-    *out = k->descriptor;
-    return DT_DNN_SUCCESS;
-}
 
 /* ---- making a plan ---- */
 
@@ -154,7 +84,7 @@ int64_t attention_part(const struct attention_cache *c, const struct attention_k
 void attention_plan_clear(const struct dt_dnn *api, struct attention_plan *p)
 {
     if (api != NULL) {
-        drop_packs(api, p);
+        dt_dnn_packs_drop(api, &p->packs);
         dt_dnn_drop(api, p->executable);
         dt_dnn_drop(api, p->config);
         dt_dnn_graph_clear(&p->graph);
@@ -315,19 +245,7 @@ static struct attention_cache *open_cache(struct dt_device *d)
     struct attention_cache *c = dt_alloc(sizeof *c);
     struct dt_error err = {0};
     c->device = d;
-    c->api = dt_dnn_load(&err);
-    if (c->api != NULL) {
-        int status = c->api->cudnnCreate(&c->handle);
-        if (status != DT_DNN_SUCCESS) {
-            c->handle = NULL;
-        }
-        if (dt_dnn_broke_down(status)) {
-            c->failed = status;
-        } else if (status != DT_DNN_SUCCESS) {
-            (void)dt_fail(&err, DT_NOT_FOUND, "cuDNN: cannot be started: %s", c->api->cudnnGetErrorString(status));
-            c->api = NULL;
-        }
-    }
+    c->api = dt_dnn_start(&c->handle, &c->failed, &err);
     if (c->api == NULL) {
         dt_log(DT_LOG_WARN, "attention", "%s; attention runs on kernels of our own", err.text);
     }
@@ -467,7 +385,7 @@ static int64_t packed_row(const struct attention_key *k)
 static int execute(const struct attention_cache *c, struct attention_plan *p, void *const *addresses)
 {
     void *pack = NULL;
-    int status = find_pack(c->api, p, addresses, &pack);
+    int status = dt_dnn_packs_find(c->api, &p->packs, addresses, DT_ATTENTION_UIDS, &pack);
     return status == DT_DNN_SUCCESS ? c->api->cudnnBackendExecute(c->handle, p->executable, pack) : status;
 }
 

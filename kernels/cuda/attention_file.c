@@ -21,11 +21,8 @@ static void put_row(struct dt_text *out, const void *key, const void *value)
                    " %" PRId64 " %" PRId64 " %" PRId64 " %" PRIx64,
                    k->batch, k->positions, k->heads, k->kv_heads, k->head_size, k->room, k->causal, k->backward,
                    k->sums, k->own, k->f16, scale);
-    dt_text_printf(out, " %" PRId64 " %" PRId64 " %" PRId64 " %" PRId64, c->part, c->sums, c->config.engine,
-                   c->config.knob_count);
-    for (int i = 0; i < c->config.knob_count; i++) {
-        dt_text_printf(out, " %" PRId64 " %" PRIx64, c->config.knobs[i].type, (uint64_t)c->config.knobs[i].value);
-    }
+    dt_text_printf(out, " %" PRId64 " %" PRId64, c->part, c->sums);
+    dt_dnn_config_put(out, &c->config);
 }
 
 static bool take_one(char **at, int64_t most, int64_t *out)
@@ -42,7 +39,6 @@ static bool take_row(char **at, void *key, void *value)
 {
     struct attention_key *k = key;
     struct attention_choice *c = value;
-    struct dt_dnn_config *f = &c->config;
     int64_t *const sizes[SIZES] = {&k->batch,  &k->positions, &k->heads, &k->kv_heads, &k->head_size, &k->room,
                                    &k->causal, &k->backward,  &k->sums,  &k->own,      &k->f16};
     uint64_t bits = 0;
@@ -52,18 +48,11 @@ static bool take_row(char **at, void *key, void *value)
         }
     }
     if (!dt_plan_file_number(at, 16, UINT64_MAX, &bits) || !take_one(at, INT64_MAX, &c->part) ||
-        !take_one(at, 1, &c->sums) || !take_one(at, INT64_MAX, &f->engine) ||
-        !take_one(at, DT_DNN_KNOBS, &f->knob_count)) {
+        !take_one(at, 1, &c->sums)) {
         return false;
     }
     memcpy(&k->scale, &bits, sizeof bits);
-    for (int i = 0; i < f->knob_count; i++) {
-        if (!take_one(at, INT32_MAX, &f->knobs[i].type) || !dt_plan_file_number(at, 16, UINT64_MAX, &bits)) {
-            return false;
-        }
-        f->knobs[i].value = (int64_t)bits;
-    }
-    return true;
+    return dt_dnn_config_take(at, &c->config);
 }
 
 const struct dt_plan_kind attention_plans = {.name = "attention",

@@ -5,10 +5,10 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_graph.h"
-#include "kernels/cuda/dnn_plan.h"
+#include "kernels/cuda/dnn_packs.h"
 #include "kernels/cuda/plan_file.h"
 
-enum { ATTENTION_PACKS = 512, ATTENTION_ALIGNMENT = 256 /* alignment of work memory */ };
+enum { ATTENTION_ALIGNMENT = 256 /* of work memory */ };
 
 /* Everything that a plan depends on, besides its device. Compared as bytes: there is no padding
  * between its members. */
@@ -30,7 +30,6 @@ struct attention_choice {
 /* attention_file.c: the plan file of attention: struct attention_key and attention_choice */
 extern const struct dt_plan_kind attention_plans;
 
-struct attention_pack;
 struct attention_plan {
     struct attention_plan *next;
     struct attention_key wanted; /* what it was made for */
@@ -41,8 +40,7 @@ struct attention_plan {
     struct dt_dnn_graph graph;
     void *config, *executable;
     float scale, hidden, one; /* the library reads these when it executes the plan */
-    struct attention_pack *packs[ATTENTION_PACKS];
-    int pack_count;
+    struct dt_dnn_packs packs;
 };
 
 struct attention_cache {

@@ -92,11 +92,11 @@ static int make_candidate(struct trial *t, struct attention_plan *p, void *propo
     struct dt_dnn_place place = {.handle = t->cache.handle};
     const struct attention_key *k = &p->key;
     void *config = NULL;
-    bool ordered;
+    unsigned notes;
     memset(x, 0, sizeof *x);
     *fits = false;
-    int status = dt_dnn_config_read(api, proposal, &x->choice.config, &ordered);
-    if (status != DT_DNN_SUCCESS || (!ordered && !k->sums)) {
+    int status = dt_dnn_config_read(api, proposal, &x->choice.config, &notes);
+    if (status != DT_DNN_SUCCESS || ((notes >> DT_DNN_NONDETERMINISTIC & 1) != 0 && !k->sums)) {
         return status;
     }
     status = dt_dnn_config_make(&p->graph, &place, &x->choice.config, &config);

@@ -2,6 +2,7 @@
  * stream.c, events in event.c, graphs in graph.c, and failures in failure.c. Opening the device is
  * the first call of the driver, so programs that open another device never touch it. */
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/convolution.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/peak.h"
@@ -174,6 +175,7 @@ static void cuda_close(struct dt_device *d)
     dt_cuda_matmul_close(d);
     cuda_shares_close(c);
     dt_cuda_attention_dnn_close(d);
+    dt_cuda_convolution_close(d);
     if (c->own != NULL) {
         (void)cudaStreamDestroy(c->own);
     }
@@ -210,7 +212,8 @@ static int cuda_open(struct dt_device *d, const struct dt_device_options *option
         (void)cuda_fail(c, err, rc, "device cuda");
         goto failed;
     }
-    if (dt_cuda_kernels_open(c->shared_bytes, err) != 0 || dt_cuda_attention_open(err) != 0) {
+    if (dt_cuda_kernels_open(c->shared_bytes, err) != 0 || dt_cuda_attention_open(err) != 0 ||
+        dt_cuda_convolution_open(err) != 0) {
         goto failed;
     }
     rc = (cudaError_t)dt_cuda_kernels_load();

@@ -151,3 +151,24 @@ const struct dt_dnn *dt_dnn_load(struct dt_error *err)
     }
     return &table;
 }
+
+const struct dt_dnn *dt_dnn_start(void **handle, int *failed, struct dt_error *err)
+{
+    const struct dt_dnn *api = dt_dnn_load(err);
+    *handle = NULL;
+    *failed = DT_DNN_SUCCESS;
+    if (api == NULL) {
+        return NULL;
+    }
+    int status = api->cudnnCreate(handle);
+    if (status != DT_DNN_SUCCESS) {
+        *handle = NULL;
+    }
+    if (dt_dnn_broke_down(status)) {
+        *failed = status;
+    } else if (status != DT_DNN_SUCCESS) {
+        (void)dt_fail(err, DT_NOT_FOUND, "cuDNN: cannot be started: %s", api->cudnnGetErrorString(status));
+        return NULL;
+    }
+    return api;
+}

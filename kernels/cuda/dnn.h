@@ -1,4 +1,4 @@
-/* cuDNN's backend interface, loaded at the first attention. This file has the few names and numbers
+/* cuDNN's backend interface, loaded at the first attention or convolution. This file has the few names and numbers
  * that we use, so a build does not need the library's headers, which are not part of the toolkit.
  * They are its ABI since 9.0. If the headers are installed,
  * tests/kernels/cuda/unit_softgpu_dnn_abi.c compares all of it with them at compile time. */
@@ -34,11 +34,15 @@ enum dt_dnn_type { DT_DNN_FLOAT = 0, DT_DNN_HALF = 2, DT_DNN_INT32 = 4, DT_DNN_B
 
 enum dt_dnn_descriptor { /* cudnnBackendDescriptorType_t */
                          DT_DNN_POINTWISE = 0,
+                         DT_DNN_CONVOLUTION = 1,
                          DT_DNN_ENGINE = 2,
                          DT_DNN_ENGINECFG = 3,
                          DT_DNN_ENGINEHEUR = 4,
                          DT_DNN_EXECUTION_PLAN = 5,
                          DT_DNN_KNOB_CHOICE = 7,
+                         DT_DNN_OPERATION_CONVOLUTION_FORWARD = 10,
+                         DT_DNN_OPERATION_CONVOLUTION_BACKWARD_FILTER = 11,
+                         DT_DNN_OPERATION_CONVOLUTION_BACKWARD_DATA = 12,
                          DT_DNN_OPERATION_POINTWISE = 13,
                          DT_DNN_OPERATIONGRAPH = 15,
                          DT_DNN_VARIANT_PACK = 16,
@@ -55,6 +59,13 @@ enum dt_dnn_attribute { /* cudnnBackendAttributeName_t */
                         DT_DNN_POINTWISE_MODE = 0,
                         DT_DNN_POINTWISE_MATH_PREC = 1,
                         DT_DNN_POINTWISE_AXIS = 9,
+                        DT_DNN_CONVOLUTION_COMP_TYPE = 100,
+                        DT_DNN_CONVOLUTION_CONV_MODE = 101,
+                        DT_DNN_CONVOLUTION_DILATIONS = 102,
+                        DT_DNN_CONVOLUTION_FILTER_STRIDES = 103,
+                        DT_DNN_CONVOLUTION_POST_PADDINGS = 104,
+                        DT_DNN_CONVOLUTION_PRE_PADDINGS = 105,
+                        DT_DNN_CONVOLUTION_SPATIAL_DIMS = 106,
                         DT_DNN_ENGINEHEUR_MODE = 200,
                         DT_DNN_ENGINEHEUR_OPERATION_GRAPH = 201,
                         DT_DNN_ENGINEHEUR_RESULTS = 202,
@@ -67,6 +78,26 @@ enum dt_dnn_attribute { /* cudnnBackendAttributeName_t */
                         DT_DNN_EXECUTION_PLAN_DEVICEPROP = 407,
                         DT_DNN_KNOB_CHOICE_KNOB_TYPE = 600,
                         DT_DNN_KNOB_CHOICE_KNOB_VALUE = 601,
+                        /* of each pass six, in the order of the first six: by its number and 6 times the
+                         * pass (dt_dnn_convolution) */
+                        DT_DNN_OPERATION_CONVOLUTION_FORWARD_ALPHA = 700,
+                        DT_DNN_OPERATION_CONVOLUTION_FORWARD_BETA = 701,
+                        DT_DNN_OPERATION_CONVOLUTION_FORWARD_CONV_DESC = 702,
+                        DT_DNN_OPERATION_CONVOLUTION_FORWARD_W = 703,
+                        DT_DNN_OPERATION_CONVOLUTION_FORWARD_X = 704,
+                        DT_DNN_OPERATION_CONVOLUTION_FORWARD_Y = 705,
+                        DT_DNN_OPERATION_CONVOLUTION_BWD_DATA_ALPHA = 706,
+                        DT_DNN_OPERATION_CONVOLUTION_BWD_DATA_BETA = 707,
+                        DT_DNN_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC = 708,
+                        DT_DNN_OPERATION_CONVOLUTION_BWD_DATA_W = 709,
+                        DT_DNN_OPERATION_CONVOLUTION_BWD_DATA_DX = 710,
+                        DT_DNN_OPERATION_CONVOLUTION_BWD_DATA_DY = 711,
+                        DT_DNN_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA = 712,
+                        DT_DNN_OPERATION_CONVOLUTION_BWD_FILTER_BETA = 713,
+                        DT_DNN_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC = 714,
+                        DT_DNN_OPERATION_CONVOLUTION_BWD_FILTER_DW = 715,
+                        DT_DNN_OPERATION_CONVOLUTION_BWD_FILTER_X = 716,
+                        DT_DNN_OPERATION_CONVOLUTION_BWD_FILTER_DY = 717,
                         DT_DNN_OPERATION_POINTWISE_PW_DESCRIPTOR = 750,
                         DT_DNN_OPERATION_POINTWISE_XDESC = 751,
                         DT_DNN_OPERATION_POINTWISE_BDESC = 752,
@@ -108,7 +139,9 @@ enum dt_dnn_kind { /* cudnnBackendAttributeType_t */
                    DT_DNN_TYPE_DATA_TYPE = 1,
                    DT_DNN_TYPE_BOOLEAN = 2,
                    DT_DNN_TYPE_INT64 = 3,
+                   DT_DNN_TYPE_FLOAT = 4,
                    DT_DNN_TYPE_VOID_PTR = 6,
+                   DT_DNN_TYPE_CONVOLUTION_MODE = 7,
                    DT_DNN_TYPE_HEUR_MODE = 8,
                    DT_DNN_TYPE_KNOB_TYPE = 9,
                    DT_DNN_TYPE_NUMERICAL_NOTE = 11,
@@ -131,9 +164,14 @@ enum dt_dnn_pointwise { /* cudnnPointwiseMode_t */
                         DT_DNN_BINARY_SELECT = 601,
 };
 
-enum dt_dnn_reduction { DT_DNN_SUM = 0, DT_DNN_MAX = 3 }; /* cudnnReduceTensorOp_t */
-/* cudnnBackendNumericalNote_t */
-enum dt_dnn_note { DT_DNN_NONDETERMINISTIC = 4 };
+enum dt_dnn_reduction { DT_DNN_SUM = 0, DT_DNN_MAX = 3 };      /* cudnnReduceTensorOp_t */
+enum dt_dnn_convolution_mode { DT_DNN_CROSS_CORRELATION = 1 }; /* cudnnConvolutionMode_t */
+enum dt_dnn_note {                                             /* cudnnBackendNumericalNote_t */
+                   DT_DNN_TENSOR_CORE = 0,
+                   DT_DNN_DOWN_CONVERT_INPUTS = 1,
+                   DT_DNN_REDUCED_PRECISION_REDUCTION = 2,
+                   DT_DNN_NONDETERMINISTIC = 4,
+};
 enum dt_dnn_heuristic { DT_DNN_HEUR_FALLBACK = 2, DT_DNN_HEUR_A = 3 }; /* cudnnBackendHeurMode_t */
 
 /* The library's functions under their own names. A status is a cudnnStatus_t, a descriptor a
@@ -160,6 +198,10 @@ struct dt_dnn {
  * loads its parts at first use, so a missing part, or one of another version, shows when a handle
  * or a plan is made. */
 const struct dt_dnn *dt_dnn_load(struct dt_error *err);
+/* Loads the library and starts it on the calling thread's device. Null: `err` says why there is none; the
+ * caller does without. *failed: the library's status if it broke down (dt_dnn_broke_down), which is no
+ * reason to do without, and *handle is null. */
+const struct dt_dnn *dt_dnn_start(void **handle, int *failed, struct dt_error *err);
 /* NVRTC compiles kernels of cuDNN's engines; without it cuDNN proposes none of them. cuDNN finds it
  * only by name and near its own folder, so dt_dnn_load also looks in the toolkit's folder. Returns
  * the name of the missing library ("libnvrtc.so.13"), or null. */

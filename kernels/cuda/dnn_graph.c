@@ -200,6 +200,38 @@ void dt_dnn_reshape(struct dt_dnn_graph *g, void *x, void *y)
     finalize(g, op, "reshape");
 }
 
+void dt_dnn_convolution(struct dt_dnn_graph *g, enum dt_dnn_pass pass, const struct dt_dnn_windows *windows, void *x,
+                        void *w, void *y, bool adds)
+{
+    static const enum dt_dnn_descriptor types[] = {DT_DNN_OPERATION_CONVOLUTION_FORWARD,
+                                                   DT_DNN_OPERATION_CONVOLUTION_BACKWARD_DATA,
+                                                   DT_DNN_OPERATION_CONVOLUTION_BACKWARD_FILTER};
+    const int64_t dims = 2, ones[] = {1, 1}, strides[] = {windows->stride, windows->stride},
+                  paddings[] = {windows->padding, windows->padding};
+    const float alpha = 1, beta = adds ? 1 : 0;
+    const char *what = "convolution";
+    int sums = DT_DNN_FLOAT, mode = DT_DNN_CROSS_CORRELATION, first = 6 * (int)pass;
+    void *how = make(g, DT_DNN_CONVOLUTION), *op;
+    set(g, how, DT_DNN_CONVOLUTION_COMP_TYPE, DT_DNN_TYPE_DATA_TYPE, 1, &sums, what);
+    set(g, how, DT_DNN_CONVOLUTION_CONV_MODE, DT_DNN_TYPE_CONVOLUTION_MODE, 1, &mode, what);
+    set(g, how, DT_DNN_CONVOLUTION_SPATIAL_DIMS, DT_DNN_TYPE_INT64, 1, &dims, what);
+    set(g, how, DT_DNN_CONVOLUTION_DILATIONS, DT_DNN_TYPE_INT64, 2, ones, what);
+    set(g, how, DT_DNN_CONVOLUTION_FILTER_STRIDES, DT_DNN_TYPE_INT64, 2, strides, what);
+    set(g, how, DT_DNN_CONVOLUTION_PRE_PADDINGS, DT_DNN_TYPE_INT64, 2, paddings, what);
+    set(g, how, DT_DNN_CONVOLUTION_POST_PADDINGS, DT_DNN_TYPE_INT64, 2, paddings, what);
+    finalize(g, how, what);
+    op = operation(g, types[pass]);
+    set(g, op, (enum dt_dnn_attribute)(first + DT_DNN_OPERATION_CONVOLUTION_FORWARD_ALPHA), DT_DNN_TYPE_FLOAT, 1,
+        &alpha, what);
+    set(g, op, (enum dt_dnn_attribute)(first + DT_DNN_OPERATION_CONVOLUTION_FORWARD_BETA), DT_DNN_TYPE_FLOAT, 1, &beta,
+        what);
+    refer(g, op, (enum dt_dnn_attribute)(first + DT_DNN_OPERATION_CONVOLUTION_FORWARD_CONV_DESC), how, what);
+    refer(g, op, (enum dt_dnn_attribute)(first + DT_DNN_OPERATION_CONVOLUTION_FORWARD_W), w, what);
+    refer(g, op, (enum dt_dnn_attribute)(first + DT_DNN_OPERATION_CONVOLUTION_FORWARD_X), x, what);
+    refer(g, op, (enum dt_dnn_attribute)(first + DT_DNN_OPERATION_CONVOLUTION_FORWARD_Y), y, what);
+    finalize(g, op, what);
+}
+
 int dt_dnn_graph_finish(struct dt_dnn_graph *g, void *handle, struct dt_error *err)
 {
     void *graph = make(g, DT_DNN_OPERATIONGRAPH);

@@ -55,6 +55,16 @@ void dt_dnn_select(struct dt_dnn_graph *g, void *x, void *b, void *mask, void *y
 void dt_dnn_reduce(struct dt_dnn_graph *g, enum dt_dnn_reduction op, void *x, void *y);
 /* y is x with other dimensions and strides: here always its last two swapped */
 void dt_dnn_reshape(struct dt_dnn_graph *g, void *x, void *y);
+/* The passes of a convolution: y of x and w, dx of w and dy, dw of x and dy. The last operand is the result. */
+enum dt_dnn_pass { DT_DNN_FORWARD, DT_DNN_DATA, DT_DNN_FILTER };
+struct dt_dnn_windows {
+    int64_t stride, padding; /* in both directions */
+};
+/* A convolution of images x (B, C, H, W) with w (K, C, R, S), as PyTorch has it (a cross-correlation), to
+ * y (B, K, P, Q), summed in fp32. In the passes back x, w and y are the gradients. adds: to what the result
+ * held. */
+void dt_dnn_convolution(struct dt_dnn_graph *g, enum dt_dnn_pass pass, const struct dt_dnn_windows *windows, void *x,
+                        void *w, void *y, bool adds);
 /* Finishes the graph. handle may be null: then the graph has no device, for a plan by a device
  * description. Returns 0 or the library's status; err says what was refused. */
 int dt_dnn_graph_finish(struct dt_dnn_graph *g, void *handle, struct dt_error *err);

@@ -3,10 +3,12 @@
 
 #include <string.h>
 
-/* Asks one heuristic. Its configurations go to out. Returns the library's status. */
-static int ask(const struct dt_dnn *api, const struct dt_dnn_graph *g, const struct dt_dnn_place *place,
-               enum dt_dnn_heuristic how, void *out[DT_DNN_CANDIDATES], int *count)
+int dt_dnn_candidates_by(const struct dt_dnn *api, const struct dt_dnn_graph *g, const struct dt_dnn_place *place,
+                         enum dt_dnn_heuristic how, void *out[DT_DNN_CANDIDATES], int *count)
 {
+    for (int i = 0; i < DT_DNN_CANDIDATES; i++) {
+        out[i] = NULL;
+    }
     void *question = NULL;
     int mode = (int)how, made = 0;
     int64_t found = 0;
@@ -47,11 +49,10 @@ static int ask(const struct dt_dnn *api, const struct dt_dnn_graph *g, const str
 int dt_dnn_candidates(const struct dt_dnn *api, const struct dt_dnn_graph *g, const struct dt_dnn_place *place,
                       void *out[DT_DNN_CANDIDATES], int *count)
 {
-    for (int i = 0; i < DT_DNN_CANDIDATES; i++) {
-        out[i] = NULL;
-    }
-    int status = ask(api, g, place, DT_DNN_HEUR_A, out, count);
-    return *count > 0 || dt_dnn_broke_down(status) ? status : ask(api, g, place, DT_DNN_HEUR_FALLBACK, out, count);
+    int status = dt_dnn_candidates_by(api, g, place, DT_DNN_HEUR_A, out, count);
+    return *count > 0 || dt_dnn_broke_down(status)
+               ? status
+               : dt_dnn_candidates_by(api, g, place, DT_DNN_HEUR_FALLBACK, out, count);
 }
 
 /* ---- configurations as numbers ---- */
@@ -63,10 +64,10 @@ static int get(const struct dt_dnn *api, void *descriptor, enum dt_dnn_attribute
     return api->cudnnBackendGetAttribute(descriptor, (int)name, (int)kind, room, count, values);
 }
 
-static int read_engine(const struct dt_dnn *api, void *config, struct dt_dnn_config *out, bool *ordered)
+static int read_engine(const struct dt_dnn *api, void *config, struct dt_dnn_config *out, unsigned *notes)
 {
     void *engine = NULL;
-    int notes[16];
+    int each[16];
     int64_t count = 0;
     int status = dt_dnn_make(api, DT_DNN_ENGINE, &engine); /* the library fills it */
     if (status == DT_DNN_SUCCESS) {
@@ -76,11 +77,11 @@ static int read_engine(const struct dt_dnn *api, void *config, struct dt_dnn_con
         status = get(api, engine, DT_DNN_ENGINE_GLOBAL_INDEX, DT_DNN_TYPE_INT64, 1, &count, &out->engine);
     }
     if (status == DT_DNN_SUCCESS) {
-        status = get(api, engine, DT_DNN_ENGINE_NUMERICAL_NOTE, DT_DNN_TYPE_NUMERICAL_NOTE, 16, &count, notes);
+        status = get(api, engine, DT_DNN_ENGINE_NUMERICAL_NOTE, DT_DNN_TYPE_NUMERICAL_NOTE, 16, &count, each);
     }
-    *ordered = true;
+    *notes = 0;
     for (int i = 0; status == DT_DNN_SUCCESS && i < count && i < 16; i++) {
-        *ordered = *ordered && notes[i] != DT_DNN_NONDETERMINISTIC;
+        *notes |= each[i] >= 0 && each[i] < 32 ? 1u << each[i] : 0;
     }
     dt_dnn_drop(api, engine);
     return status;
@@ -117,10 +118,10 @@ static int read_knobs(const struct dt_dnn *api, void *config, struct dt_dnn_conf
     return status;
 }
 
-int dt_dnn_config_read(const struct dt_dnn *api, void *config, struct dt_dnn_config *out, bool *ordered)
+int dt_dnn_config_read(const struct dt_dnn *api, void *config, struct dt_dnn_config *out, unsigned *notes)
 {
     memset(out, 0, sizeof *out);
-    int status = read_engine(api, config, out, ordered);
+    int status = read_engine(api, config, out, notes);
     return status == DT_DNN_SUCCESS ? read_knobs(api, config, out) : status;
 }
 

@@ -31,10 +31,13 @@ struct dt_dnn_config {
  * the library is missing, or it broke down. Returns the library's status. */
 int dt_dnn_candidates(const struct dt_dnn *api, const struct dt_dnn_graph *g, const struct dt_dnn_place *place,
                       void *out[DT_DNN_CANDIDATES], int *count);
-/* Reads the numbers of a configuration that the library proposed. *ordered: the library does not
- * say that the same inputs may give other results. Returns the library's status;
- * DT_DNN_NOT_SUPPORTED if it has more knobs than fit. */
-int dt_dnn_config_read(const struct dt_dnn *api, void *config, struct dt_dnn_config *out, bool *ordered);
+/* The same by one of its heuristics. */
+int dt_dnn_candidates_by(const struct dt_dnn *api, const struct dt_dnn_graph *g, const struct dt_dnn_place *place,
+                         enum dt_dnn_heuristic how, void *out[DT_DNN_CANDIDATES], int *count);
+/* Reads the numbers of a configuration that the library proposed. *notes: what the library says of its
+ * numbers, bit 1 << n for note n (enum dt_dnn_note). Returns the library's status; DT_DNN_NOT_SUPPORTED if it
+ * has more knobs than fit. */
+int dt_dnn_config_read(const struct dt_dnn *api, void *config, struct dt_dnn_config *out, unsigned *notes);
 /* Makes a configuration from these numbers, for a finished graph, which owns it until it is
  * cleared. Returns the library's status; *out is null unless it is 0. */
 int dt_dnn_config_make(struct dt_dnn_graph *g, const struct dt_dnn_place *place, const struct dt_dnn_config *numbers,

@@ -8,6 +8,7 @@
  * other, with the plan chosen before for the product alone, or what else was chosen before to be
  * taken instead (DT_MATMUL_GELU_ALONE_BACKWARD). The library's proposals for both in one follow. */
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/convolution.h"
 #include "kernels/cuda/matmul_plan.h"
 #include "kernels/cuda/turns.h"
 
@@ -353,6 +354,7 @@ static bool take(struct dt_device *d, const char *text, bool keep)
 static void none(struct dt_device *d)
 {
     dt_cuda_attention_none(d);
+    dt_cuda_convolutions_none(d);
     struct matmul_cache *c = matmul_cache_enter(d);
     dt_plan_file_forget(c->file);
     matmul_cache_forget(c);
@@ -368,4 +370,8 @@ const struct dt_device_plans dt_cuda_plans = {.choose = choose,
                                               .attention_backward = dt_cuda_attention_backward_ready,
                                               .choose_attention = dt_cuda_attention_choose,
                                               .tell_attention = dt_cuda_attention_tell,
-                                              .take_attention = dt_cuda_attention_take};
+                                              .take_attention = dt_cuda_attention_take,
+                                              .convolutions = dt_cuda_convolutions_ready,
+                                              .choose_convolutions = dt_cuda_convolutions_choose,
+                                              .tell_convolutions = dt_cuda_convolutions_tell,
+                                              .take_convolutions = dt_cuda_convolutions_take};

@@ -2,6 +2,8 @@
  * which damage is found. */
 #include "kernels/cuda/plan_file.h"
 
+#include "kernels/cuda/dnn_plan.h"
+
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -343,4 +345,30 @@ void dt_plan_file_close(struct dt_plan_file *f)
         free(f->of);
         free(f);
     }
+}
+
+void dt_dnn_config_put(struct dt_text *out, const struct dt_dnn_config *config)
+{
+    dt_text_printf(out, " %" PRId64 " %" PRId64, config->engine, config->knob_count);
+    for (int i = 0; i < config->knob_count; i++) {
+        dt_text_printf(out, " %" PRId64 " %" PRIx64, config->knobs[i].type, (uint64_t)config->knobs[i].value);
+    }
+}
+
+bool dt_dnn_config_take(char **at, struct dt_dnn_config *config)
+{
+    uint64_t engine, count, type, value;
+    if (!dt_plan_file_number(at, 10, INT64_MAX, &engine) || !dt_plan_file_number(at, 10, DT_DNN_KNOBS, &count)) {
+        return false;
+    }
+    config->engine = (int64_t)engine;
+    config->knob_count = (int64_t)count;
+    for (int i = 0; i < config->knob_count; i++) {
+        if (!dt_plan_file_number(at, 10, INT32_MAX, &type) || !dt_plan_file_number(at, 16, UINT64_MAX, &value)) {
+            return false;
+        }
+        config->knobs[i].type = (int64_t)type;
+        config->knobs[i].value = (int64_t)value;
+    }
+    return true;
 }

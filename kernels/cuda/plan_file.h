@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 struct dt_text;
+struct dt_dnn_config;
 
 #ifdef __cplusplus
 extern "C" {
@@ -58,6 +59,9 @@ void dt_plan_file_close(struct dt_plan_file *f); /* null is allowed */
 /* For `take`: reads one number in base `base`, at most `most`, and moves *at past it and the blank
  * or newline after it. */
 bool dt_plan_file_number(char **at, int base, uint64_t most, uint64_t *out);
+/* For `put` and `take`: an engine of cuDNN and its knobs, as the rest of a line. */
+void dt_dnn_config_put(struct dt_text *out, const struct dt_dnn_config *config);
+bool dt_dnn_config_take(char **at, struct dt_dnn_config *config);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,5 @@
 /* The table of CUDA kernels, loading them, and the text of a fault. */
+#include "kernels/cuda/convolution.h"
 #include "kernels/cuda/cuda.h"
 
 #include <cuda_runtime_api.h>
@@ -43,4 +44,6 @@ const struct dt_kernels dt_kernels_cuda = {
 #define KERNEL(row, types) .row = dt_cuda_##row,
 #include "kernels/rows.def"
     .matmul_epilogue = dt_cuda_matmul_epilogue,
+#define CONVOLUTION(row) .row = dt_cuda_##row,
+#include "kernels/convolutions.def"
 };

@@ -211,12 +211,34 @@ static void test_places(void **state)
     dt_scan_clear(&scan);
 }
 
+static void test_written(void **state)
+{
+    (void)state;
+    const char *text = "{\"1.5\": [1.0, \"2 \\\" 3\", -2E3], \"b\": {\"c\": 4, \"d\": [], \"e\": null}, \"f\": 1e-5\n}";
+    struct dt_error err = {0};
+    cJSON *tree = dt_scan_parse(text, strlen(text), "f", NULL, &err);
+    assert_non_null(tree);
+    dt_scan_numbers(tree, text, strlen(text));
+    const cJSON *list = tree->child, *object = list->next;
+    assert_string_equal(list->child->valuestring, "1.0");
+    assert_string_equal(list->child->next->valuestring, "2 \" 3");
+    assert_string_equal(list->child->next->next->valuestring, "-2E3");
+    assert_string_equal(object->child->valuestring, "4");
+    assert_string_equal(object->next->valuestring, "1e-5");
+    cJSON_Delete(tree);
+    tree = cJSON_Parse("7");
+    dt_scan_numbers(tree, "7", 1);
+    assert_string_equal(tree->valuestring, "7");
+    cJSON_Delete(tree);
+    dt_scan_numbers(NULL, "", 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_grammar), cmocka_unit_test(test_numbers), cmocka_unit_test(test_strings),
         cmocka_unit_test(test_members), cmocka_unit_test(test_others),  cmocka_unit_test(test_duplicates),
-        cmocka_unit_test(test_limits),  cmocka_unit_test(test_places),
+        cmocka_unit_test(test_limits),  cmocka_unit_test(test_places),  cmocka_unit_test(test_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

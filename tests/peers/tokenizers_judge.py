@@ -271,4 +271,5 @@ def main():
             say(name, compare_pieces(tool, path, normalizer, splitter, some), len(some))
 
 
-main()
+if __name__ == "__main__":
+    main()

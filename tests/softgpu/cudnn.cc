@@ -13,7 +13,9 @@
  * -1 all of them slower than our own kernels; SOFTGPU_CUDNN_PART=n makes plans slow whose batch is
  * not n, SOFTGPU_CUDNN_SUMS=1 (0) backward passes that do not (do) add up in fp32. With one of them an execution takes some time at least, so few are faster than many.
  * SOFTGPU_CUDNN_SHAKY=i makes the results of proposal i differ each time. SOFTGPU_CUDNN_NOTED=i
- * makes its engine declare that. */
+ * makes its engine declare that. SOFTGPU_CUDNN_EXACT=i makes it not declare tensor cores, as all others do,
+ * which round fp32 to TF32 in convolutions. */
+#include "kernels/cuda/dnn_graph.h"
 #include "tests/softgpu/dnn_run.h"
 #include "tests/softgpu/executor.h"
 #include "tests/softgpu/runtime.h"
@@ -44,6 +46,7 @@ enum {
     PROPOSALS = 2,
     PROPOSALS_MOST = 8,
     KNOB = 24,
+    NO_NOTE = -1,
     KNOBS = 2,
     MAGIC = 0x646e6e
 };
@@ -59,6 +62,9 @@ struct descriptor;
 struct parts {
     int mode, type;
     int64_t axis;
+    int64_t strides[2], paddings[2][2]; /* of a convolution: paddings before and after */
+    unsigned set;                       /* which of its attributes */
+    float alpha, beta;
     bool has_mode, has_axis;
     descriptor *how, *in[3], *out;
 };
@@ -187,6 +193,48 @@ bool set_tensor(descriptor *d, int name, int kind, int64_t count, const void *va
     }
 }
 
+bool take_two(int64_t *to, int kind, int64_t count, const void *from)
+{
+    if (kind != DT_DNN_TYPE_INT64 || count != 2 || from == nullptr) {
+        return false;
+    }
+    memcpy(to, from, 2 * sizeof *to);
+    return true;
+}
+
+bool set_convolution(descriptor *d, int name, int kind, int64_t count, const void *values)
+{
+    int64_t number = 0, two[2];
+    if (name < DT_DNN_CONVOLUTION_COMP_TYPE || name > DT_DNN_CONVOLUTION_SPATIAL_DIMS) {
+        return false;
+    }
+    d->op.set |= 1u << (name - DT_DNN_CONVOLUTION_COMP_TYPE);
+    switch (name) {
+    case DT_DNN_CONVOLUTION_COMP_TYPE:
+        return take(&d->op.type, kind, DT_DNN_TYPE_DATA_TYPE, count, values) && d->op.type == DT_DNN_FLOAT;
+    case DT_DNN_CONVOLUTION_CONV_MODE:
+        return take(&d->op.mode, kind, DT_DNN_TYPE_CONVOLUTION_MODE, count, values) &&
+               d->op.mode == DT_DNN_CROSS_CORRELATION;
+    case DT_DNN_CONVOLUTION_SPATIAL_DIMS:
+        return take(&number, kind, DT_DNN_TYPE_INT64, count, values) && number == 2;
+    case DT_DNN_CONVOLUTION_DILATIONS:
+        return take_two(two, kind, count, values) && two[0] == 1 && two[1] == 1;
+    case DT_DNN_CONVOLUTION_FILTER_STRIDES:
+        return take_two(d->op.strides, kind, count, values) && d->op.strides[0] > 0 && d->op.strides[1] > 0;
+    default:
+        return take_two(d->op.paddings[name == DT_DNN_CONVOLUTION_POST_PADDINGS], kind, count, values);
+    }
+}
+
+/* The pass of a convolution; -1: another operation. */
+int pass_of(int type)
+{
+    return type == DT_DNN_OPERATION_CONVOLUTION_FORWARD           ? (int)DT_DNN_FORWARD
+           : type == DT_DNN_OPERATION_CONVOLUTION_BACKWARD_DATA   ? (int)DT_DNN_DATA
+           : type == DT_DNN_OPERATION_CONVOLUTION_BACKWARD_FILTER ? (int)DT_DNN_FILTER
+                                                                  : -1;
+}
+
 /* Descriptors of a method: a mode and a compute type. */
 bool set_how(descriptor *d, int name, int kind, int64_t count, const void *values)
 {
@@ -214,8 +262,33 @@ bool set_how(descriptor *d, int name, int kind, int64_t count, const void *value
     }
 }
 
+/* An operation of a pass has x, w and y, of which it makes one. */
+bool set_convolving(descriptor *d, int name, int kind, int64_t count, const void *values)
+{
+    int pass = pass_of(d->type), made = pass == DT_DNN_FORWARD ? 2 : pass == DT_DNN_DATA ? 0 : 1;
+    switch (name - 6 * pass) {
+    case DT_DNN_OPERATION_CONVOLUTION_FORWARD_ALPHA:
+        return take(&d->op.alpha, kind, DT_DNN_TYPE_FLOAT, count, values) && d->op.alpha == 1;
+    case DT_DNN_OPERATION_CONVOLUTION_FORWARD_BETA:
+        return take(&d->op.beta, kind, DT_DNN_TYPE_FLOAT, count, values) && (d->op.beta == 0 || d->op.beta == 1);
+    case DT_DNN_OPERATION_CONVOLUTION_FORWARD_CONV_DESC:
+        return take_descriptor(&d->op.how, DT_DNN_CONVOLUTION, kind, count, values);
+    case DT_DNN_OPERATION_CONVOLUTION_FORWARD_X:
+        return take_descriptor(made == 0 ? &d->op.out : &d->op.in[0], DT_DNN_TENSOR, kind, count, values);
+    case DT_DNN_OPERATION_CONVOLUTION_FORWARD_W:
+        return take_descriptor(made == 1 ? &d->op.out : &d->op.in[1], DT_DNN_TENSOR, kind, count, values);
+    case DT_DNN_OPERATION_CONVOLUTION_FORWARD_Y:
+        return take_descriptor(made == 2 ? &d->op.out : &d->op.in[2], DT_DNN_TENSOR, kind, count, values);
+    default:
+        return false;
+    }
+}
+
 bool set_operation(descriptor *d, int name, int kind, int64_t count, const void *values)
 {
+    if (pass_of(d->type) >= 0) {
+        return set_convolving(d, name, kind, count, values);
+    }
     static const struct {
         int name, type, place, refers; /* place: 0 to 2 inputs, 3 output, 4 method */
     } all[] = {
@@ -266,8 +339,14 @@ bool add_operation(softgpu_dnn_graph *g, const descriptor *d)
     op->kind = d->type == DT_DNN_OPERATION_MATMUL      ? SOFTGPU_DNN_MATMUL
                : d->type == DT_DNN_OPERATION_POINTWISE ? SOFTGPU_DNN_POINTWISE
                : d->type == DT_DNN_OPERATION_REDUCTION ? SOFTGPU_DNN_REDUCTION
+               : pass_of(d->type) >= 0                 ? SOFTGPU_DNN_CONVOLUTION
                                                        : SOFTGPU_DNN_RESHAPE;
-    op->mode = d->op.how != nullptr ? d->op.how->op.mode : 0;
+    op->mode = op->kind == SOFTGPU_DNN_CONVOLUTION ? pass_of(d->type) : d->op.how != nullptr ? d->op.how->op.mode : 0;
+    if (op->kind == SOFTGPU_DNN_CONVOLUTION) {
+        memcpy(op->strides, d->op.how->op.strides, sizeof op->strides);
+        memcpy(op->paddings, d->op.how->op.paddings[0], sizeof op->paddings);
+        op->adds = d->op.beta != 0;
+    }
     op->axis = d->op.how != nullptr ? d->op.how->op.axis : 0;
     for (int i = 0; i < 3; i++) {
         op->inputs[i] = d->op.in[i] != nullptr ? number_of(g, d->op.in[i]) : -1;
@@ -403,8 +482,13 @@ int tell_configuration(descriptor *d, int name, int kind, int64_t room, int64_t 
         memcpy(values, &d->index, sizeof d->index);
     } else if (d->type == DT_DNN_ENGINE && name == DT_DNN_ENGINE_NUMERICAL_NOTE && kind == DT_DNN_TYPE_NUMERICAL_NOTE &&
                room > 0) {
-        /* tensor cores */
-        number = wished_number("SOFTGPU_CUDNN_NOTED", d->engine) ? (int)DT_DNN_NONDETERMINISTIC : 0;
+        number = wished_number("SOFTGPU_CUDNN_NOTED", d->engine)   ? (int)DT_DNN_NONDETERMINISTIC
+                 : wished_number("SOFTGPU_CUDNN_EXACT", d->engine) ? NO_NOTE
+                                                                   : (int)DT_DNN_TENSOR_CORE;
+        if (number == NO_NOTE) {
+            *count = 0;
+            return 0;
+        }
         memcpy(values, &number, sizeof number);
     } else if (d->type == DT_DNN_KNOB_CHOICE && name == DT_DNN_KNOB_CHOICE_KNOB_TYPE && kind == DT_DNN_TYPE_KNOB_TYPE &&
                room == 1) {
@@ -497,6 +581,31 @@ bool fits_reshape(const descriptor *d)
            x->strides[0] == y->strides[0] && x->strides[1] == y->strides[1];
 }
 
+bool fits_convolution(const descriptor *d)
+{
+    const parts *p = &d->op;
+    int pass = pass_of(d->type), made = pass == DT_DNN_FORWARD ? 2 : pass == DT_DNN_DATA ? 0 : 1;
+    const softgpu_dnn_tensor *of[3];
+    for (int i = 0; i < 3; i++) {
+        const descriptor *t = i == made ? p->out : p->in[i];
+        if (t == nullptr || p->how == nullptr) {
+            return false;
+        }
+        of[i] = &t->tensor;
+    }
+    const parts *how = &p->how->op;
+    for (int i = 0; i < 2; i++) {
+        int64_t length = of[0]->dims[2 + i] + how->paddings[0][i] + how->paddings[1][i] - of[1]->dims[2 + i];
+        if (how->paddings[0][i] != how->paddings[1][i] || of[2]->dims[2 + i] != length / how->strides[i] + 1) {
+            return false;
+        }
+    }
+    int type = of[made == 0 ? 1 : 0]->type;
+    return how->set == 127 && of[0]->dims[0] == of[2]->dims[0] && of[0]->dims[1] == of[1]->dims[1] &&
+           of[1]->dims[0] == of[2]->dims[1] && of[made == 2 ? 1 : 2]->type == type && is_real(of[0]) &&
+           (of[made]->type == type || of[made]->type == DT_DNN_FLOAT);
+}
+
 bool fits_tensor(const descriptor *d)
 {
     for (int i = 0; i < 4; i++) {
@@ -505,6 +614,18 @@ bool fits_tensor(const descriptor *d)
         }
     }
     return d->set == 31 && (d->tensor.nowhere || is_real(&d->tensor));
+}
+
+/* Heads of attention have at most 128 elements, a multiple of 8; convolutions
+ * have one type. */
+bool is_supported(const softgpu_dnn_graph *g)
+{
+    const softgpu_dnn_op *op = &g->ops[0];
+    if (op->kind == SOFTGPU_DNN_CONVOLUTION) {
+        return g->tensors[op->output].type == g->tensors[op->inputs[op->mode == DT_DNN_DATA ? 1 : 0]].type;
+    }
+    const softgpu_dnn_tensor *q = &g->tensors[op->inputs[0]];
+    return q->dims[3] % 8 == 0 && q->dims[3] <= 128;
 }
 
 /* The operation by which a backward pass writes dq, from transposed keys, in that type; or null. */
@@ -701,6 +822,9 @@ int cudnnBackendSetAttribute(void *p, int name, int kind, int64_t count, const v
     case DT_DNN_REDUCTION:
         good = set_how(d, name, kind, count, values);
         break;
+    case DT_DNN_CONVOLUTION:
+        good = set_convolution(d, name, kind, count, values);
+        break;
     case DT_DNN_OPERATIONGRAPH:
         return set_graph(d, name, kind, count, values);
     case DT_DNN_VARIANT_PACK:
@@ -748,6 +872,11 @@ int cudnnBackendFinalize(void *p)
     case DT_DNN_OPERATION_RESHAPE:
         good = fits_reshape(d);
         break;
+    case DT_DNN_OPERATION_CONVOLUTION_FORWARD:
+    case DT_DNN_OPERATION_CONVOLUTION_BACKWARD_DATA:
+    case DT_DNN_OPERATION_CONVOLUTION_BACKWARD_FILTER:
+        good = fits_convolution(d);
+        break;
     case DT_DNN_OPERATIONGRAPH:
         if (wished_status("graph") != 0) {
             return refuse(wished_status("graph"), "a graph");
@@ -791,9 +920,7 @@ int cudnnBackendGetAttribute(const void *p, int name, int kind, int64_t room, in
         if (wished_status("heuristics") != 0 && d->op.mode == DT_DNN_HEUR_A) {
             return refuse(wished_status("heuristics"), "no heuristics");
         }
-        const softgpu_dnn_tensor *q = &d->of->graph->tensors[d->of->graph->ops[0].inputs[0]];
-        *count = q->dims[3] % 8 == 0 && q->dims[3] <= 128 &&
-                         (d->op.mode == DT_DNN_HEUR_A || wished_status("heuristics") != 0)
+        *count = is_supported(d->of->graph) && (d->op.mode == DT_DNN_HEUR_A || wished_status("heuristics") != 0)
                      ? proposals()
                      : 0;
         for (int64_t i = 0; i < *count && i < room; i++) {

@@ -2,6 +2,8 @@
  * touched. */
 #include "tests/softgpu/dnn_run.h"
 
+#include "kernels/cuda/dnn_graph.h"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <math.h>
@@ -160,6 +162,46 @@ void transpose(const tensor *y, const values *in, double *out)
     each(y->dims, [&](int64_t a, int64_t b, int64_t c, int64_t d) { out[i++] = get(in, a, b, d, c); });
 }
 
+/* Visits each pair of an element of x and one of y with the weight between them: adds their product to the one
+ * that the pass makes. */
+void convolve(const softgpu_dnn_op *op, const tensor *w, const tensor *y, const tensor *x, const values *in,
+              values *result)
+{
+    const values *of[3] = {&in[0], &in[1], &in[2]}; /* x, w, y */
+    of[op->mode == DT_DNN_FORWARD ? 2 : op->mode == DT_DNN_DATA ? 0 : 1] = result;
+    each(y->dims, [&](int64_t b, int64_t k, int64_t p, int64_t q) {
+        double *out = &of[2]->at[b * of[2]->step[0] + k * of[2]->step[1] + p * of[2]->step[2] + q * of[2]->step[3]];
+        for (int64_t c = 0; c < w->dims[1]; c++) {
+            for (int64_t r = 0; r < w->dims[2]; r++) {
+                for (int64_t s = 0; s < w->dims[3]; s++) {
+                    int64_t i = p * op->strides[0] - op->paddings[0] + r, j = q * op->strides[1] - op->paddings[1] + s;
+                    if (i < 0 || i >= x->dims[2] || j < 0 || j >= x->dims[3]) {
+                        continue;
+                    }
+                    double *pixel =
+                        &of[0]->at[b * of[0]->step[0] + c * of[0]->step[1] + i * of[0]->step[2] + j * of[0]->step[3]];
+                    double *weight =
+                        &of[1]->at[k * of[1]->step[0] + c * of[1]->step[1] + r * of[1]->step[2] + s * of[1]->step[3]];
+                    if (op->mode == DT_DNN_FORWARD) {
+                        *out += *pixel * *weight;
+                    } else if (op->mode == DT_DNN_DATA) {
+                        *pixel += *out * *weight;
+                    } else {
+                        *weight += *out * *pixel;
+                    }
+                }
+            }
+        }
+    });
+}
+
+/* x, w and y of a convolution; the one that the pass makes is its output. */
+int operand(const softgpu_dnn_op *op, int i)
+{
+    int made = op->mode == DT_DNN_FORWARD ? 2 : op->mode == DT_DNN_DATA ? 0 : 1;
+    return i == made ? op->output : op->inputs[i];
+}
+
 } // namespace
 
 void softgpu_dnn_run(void *argument)
@@ -209,6 +251,16 @@ void softgpu_dnn_run(void *argument)
             break;
         case SOFTGPU_DNN_RESHAPE:
             transpose(y, in, out);
+            break;
+        case SOFTGPU_DNN_CONVOLUTION:
+            if (op->adds) {
+                load(out, y, j->memory[op->output]);
+            } else {
+                memset(out, 0, (size_t)count_of(y) * sizeof *out);
+            }
+            all[op->output].at = out;
+            convolve(op, &g->tensors[operand(op, 1)], &g->tensors[operand(op, 2)], &g->tensors[operand(op, 0)], in,
+                     &all[op->output]);
             break;
         }
         for (int64_t i = 0; i < count_of(y); i++) {

@@ -14,13 +14,21 @@ struct softgpu_dnn_tensor {
     bool nowhere, by_value;
 };
 
-enum softgpu_dnn_kind { SOFTGPU_DNN_MATMUL, SOFTGPU_DNN_POINTWISE, SOFTGPU_DNN_REDUCTION, SOFTGPU_DNN_RESHAPE };
+enum softgpu_dnn_kind {
+    SOFTGPU_DNN_MATMUL,
+    SOFTGPU_DNN_POINTWISE,
+    SOFTGPU_DNN_REDUCTION,
+    SOFTGPU_DNN_RESHAPE,
+    SOFTGPU_DNN_CONVOLUTION
+};
 
 struct softgpu_dnn_op {
     enum softgpu_dnn_kind kind;
-    int mode; /* enum dt_dnn_pointwise or dt_dnn_reduction */
+    int mode; /* enum dt_dnn_pointwise or dt_dnn_reduction; enum dt_dnn_pass */
     int64_t axis;
-    int inputs[3], output; /* indices of tensors; -1: none. A selection has x, b and mask */
+    int64_t strides[2], paddings[2]; /* of a convolution */
+    bool adds;                       /* to what the result held */
+    int inputs[3], output;           /* indices of tensors; -1: none. A selection has x, b and mask */
 };
 
 enum { SOFTGPU_DNN_TENSORS = 64, SOFTGPU_DNN_OPS = 32 };

@@ -1,7 +1,8 @@
-/* The products and attention of a job, found by a walk over the chain with kernels that do
+/* The products, attention and convolutions of a job, found by a walk over the chain with kernels that do
  * nothing but write down what is asked of them. */
 #include "worker/engine/matmul_shapes.h"
 
+#include "kernels/convolution.h"
 #include "worker/model/chain_walk.h"
 
 #include <stdlib.h>
@@ -97,6 +98,63 @@ static void collect_attention_backward(struct dt_stream *s, const struct dt_atte
     p->attention_backward[p->attention_backward_count++] = *a;
 }
 
+/* Convolutions of the same key (kernels/cuda/convolution_plan.h). Their parts are collected as well: these
+ * compute what a library does not. */
+static bool same_windows(const struct dt_windows *a, const struct dt_windows *b)
+{
+    return memcmp(a, b, sizeof *a) == 0;
+}
+
+static bool collect_convolution(struct dt_stream *s, const struct dt_convolution_args *a)
+{
+    struct matmul_shapes *p = ((struct collector *)s)->to;
+    dt_convolution_parts(&((struct collector *)s)->kernels, s, a);
+    for (int i = 0; i < p->convolution_count; i++) {
+        const struct dt_convolution_args *b = &p->convolution[i];
+        if (same_windows(&a->windows, &b->windows) && a->out == b->out && a->planar == b->planar &&
+            a->type == b->type && a->x_type == b->x_type) {
+            return true;
+        }
+    }
+    p->convolution = grown(p->convolution, p->convolution_count, &p->convolution_capacity, sizeof *a);
+    p->convolution[p->convolution_count++] = *a;
+    return true;
+}
+
+static bool collect_convolution_input(struct dt_stream *s, const struct dt_convolution_input_args *a)
+{
+    struct matmul_shapes *p = ((struct collector *)s)->to;
+    dt_convolution_input_parts(&((struct collector *)s)->kernels, s, a);
+    for (int i = 0; i < p->convolution_input_count; i++) {
+        const struct dt_convolution_input_args *b = &p->convolution_input[i];
+        if (same_windows(&a->windows, &b->windows) && a->out == b->out && a->accumulate == b->accumulate &&
+            a->type == b->type) {
+            return true;
+        }
+    }
+    p->convolution_input =
+        grown(p->convolution_input, p->convolution_input_count, &p->convolution_input_capacity, sizeof *a);
+    p->convolution_input[p->convolution_input_count++] = *a;
+    return true;
+}
+
+static bool collect_convolution_weights(struct dt_stream *s, const struct dt_convolution_weights_args *a)
+{
+    struct matmul_shapes *p = ((struct collector *)s)->to;
+    dt_convolution_weights_parts(&((struct collector *)s)->kernels, s, a);
+    for (int i = 0; i < p->convolution_weights_count; i++) {
+        const struct dt_convolution_weights_args *b = &p->convolution_weights[i];
+        if (same_windows(&a->windows, &b->windows) && a->out == b->out && a->planar == b->planar &&
+            a->type == b->type && a->x_type == b->x_type && a->grad_type == b->grad_type) {
+            return true;
+        }
+    }
+    p->convolution_weights =
+        grown(p->convolution_weights, p->convolution_weights_count, &p->convolution_weights_capacity, sizeof *a);
+    p->convolution_weights[p->convolution_weights_count++] = *a;
+    return true;
+}
+
 #define KERNEL(name, types)                                                                                            \
     static void skip_##name(struct dt_stream *s, const struct dt_##name##_args *a)                                     \
     {                                                                                                                  \
@@ -108,10 +166,14 @@ static void collect_attention_backward(struct dt_stream *s, const struct dt_atte
 static struct collector collector_to(struct matmul_shapes *to)
 {
     struct collector c = {.to = to,
-                          .kernels = {.name = "collecting",
+                          .kernels = {
+                              .name = "collecting",
 #define KERNEL(row, types) .row = skip_##row,
 #include "kernels/rows.def"
-                                      .matmul_epilogue = collect_epilogue}};
+                              .matmul_epilogue = collect_epilogue,
+#define CONVOLUTION(row) .row = collect_##row,
+#include "kernels/convolutions.def"
+                          }};
     c.kernels.matmul = collect;
     c.kernels.attention = collect_attention;
     c.kernels.attention_backward = collect_attention_backward;
@@ -176,5 +238,8 @@ void matmul_shapes_clear(struct matmul_shapes *p)
     free(p->each);
     free(p->attention);
     free(p->attention_backward);
+    free(p->convolution);
+    free(p->convolution_input);
+    free(p->convolution_weights);
     memset(p, 0, sizeof *p);
 }

@@ -1,4 +1,4 @@
-/* Lists the shapes of the products and of attention that a chain computes. run/trainer_plans.c
+/* Lists the shapes of the products, of attention and of convolutions that a chain computes. run/trainer_plans.c
  * chooses how each is computed. */
 #ifndef DT_WORKER_ENGINE_MATMUL_SHAPES_H
 #define DT_WORKER_ENGINE_MATMUL_SHAPES_H
@@ -13,6 +13,12 @@ struct matmul_shapes {
     int attention_count, attention_capacity;
     struct dt_attention_backward_args *attention_backward;
     int attention_backward_count, attention_backward_capacity;
+    struct dt_convolution_args *convolution;
+    int convolution_count, convolution_capacity;
+    struct dt_convolution_input_args *convolution_input;
+    int convolution_input_count, convolution_input_capacity;
+    struct dt_convolution_weights_args *convolution_weights;
+    int convolution_weights_count, convolution_weights_capacity;
 };
 
 /* busy_sms of each phase's passes: of all blocks, and of the last one. */

@@ -322,8 +322,8 @@ static void gather(struct optimizer *o, const struct wave *v)
         if (in_wave(m, v, u)) {
             int64_t count = s->chain->units[u].numel / s->shards;
             char *at = unit_room(m, u);
-            strategy_gather(s, u, at + (size_t)(s->shard_rank * count) * dt_dtype_size(m->type), at, count, m->type,
-                            "gather momentum");
+            strategy_gather(s, u, s->world->gather, at + (size_t)(s->shard_rank * count) * dt_dtype_size(m->type), at,
+                            count, m->type, "gather momentum");
         }
     }
     strategy_land(s);

@@ -27,7 +27,7 @@ struct simulated_world {
     struct world world;
     struct dt_device device;
     struct dt_page page;
-    struct simulated_comm comm, shard, replica, gather;
+    struct simulated_comm comm, shard, replica, gather, reshard;
 };
 
 /* ---- collectives ---- */
@@ -100,6 +100,8 @@ static int open_world(struct simulated_world *w, const struct trainer *t, const 
     open_comm(&w->shard, w, gpu, shards, shard_local, sums);
     open_comm(&w->gather, w, gpu, shards, shard_local, sums);
     open_comm(&w->replica, w, gpu, t->size / shards, replica_local > 0 ? replica_local : 1, sums);
+    int again = t->strategy.reshard > 0 ? t->strategy.reshard : 1;
+    open_comm(&w->reshard, w, gpu, again, again < local_size ? again : local_size, sums);
     *x = (struct world){.size = t->size,
                         .local_size = local_size,
                         .node_count = w->comm.hosts,
@@ -110,7 +112,8 @@ static int open_world(struct simulated_world *w, const struct trainer *t, const 
                         .comm = &w->comm.base,
                         .shard = shards == t->size ? &w->comm.base : &w->shard.base,
                         .replica = shards == t->size ? NULL : &w->replica.base,
-                        .gather = &w->gather.base};
+                        .gather = &w->gather.base,
+                        .reshard = t->strategy.reshard > 0 ? &w->reshard.base : NULL};
     return dt_stream_open(&w->device, 0, &x->compute, err) != 0 ||
                    dt_stream_open(&w->device, 0, &x->communication, err) != 0 ||
                    dt_stream_open(&w->device, 0, &x->gathering, err) != 0

@@ -185,6 +185,28 @@ int strategy_shards(const struct strategy_row *row, const struct job *job, int s
     return 0;
 }
 
+/* fsdp.reshard_after_forward fits the shard group. */
+static int check_reshard(const struct strategy *s, int64_t ranks, struct dt_error *err)
+{
+    if (s->alone || s->weights != &weights_sliced || s->keep_after_forward || ranks == 0 || s->shards == 1) {
+        return 0;
+    }
+    if (ranks == 1 || ranks == s->shards) {
+        return dt_fail(err, DT_INVALID,
+                       "fsdp.reshard_after_forward: %lld of %d ranks is what training.strategy %s does; write that, or "
+                       "a number between",
+                       (long long)ranks, s->shards,
+                       ranks > 1          ? "full_shard"
+                       : s->replicas == 1 ? "shard_grad_op"
+                                          : "hybrid_shard_zero2");
+    }
+    return s->shards % ranks == 0
+               ? 0
+               : dt_fail(err, DT_INVALID,
+                         "fsdp.reshard_after_forward: %lld does not divide the %d ranks over which weights are sliced",
+                         (long long)ranks, s->shards);
+}
+
 /* The smallest of the portions that the row's homes ask for. */
 static int64_t least_portion(const struct residence *r)
 {
@@ -257,6 +279,11 @@ int strategy_init(struct strategy *s, const struct strategy_row *row, const stru
         s->optimizer = PART_WHOLE;
         s->reduce_every = s->keep_after_forward = false;
     }
+    if (check_reshard(s, job->fsdp.reshard_after_forward, err) != 0) {
+        return -1;
+    }
+    bool reshards = !s->alone && s->weights == &weights_sliced && !s->keep_after_forward && shards > 1;
+    s->reshard = reshards ? (int)job->fsdp.reshard_after_forward : 0;
     s->grads = s->reduce_every ? &grads_sliced : &grads_whole;
     /* With one micro-step both are the same sums, so whole gradients that are kept anyway need
      * no slots beside them. */
@@ -321,6 +348,10 @@ int strategy_connect(const struct strategy *s, struct world *w, struct dt_error 
         return -1;
     }
     bool separate = world_gathers_separate(w);
+    if (s->reshard > 0 && (world_split_again(w, s->reshard, err) != 0 ||
+                           dt_comm_connect(w->reshard, 1u << DT_ALL_GATHER, bytes, w->gathering, err) != 0)) {
+        return -1;
+    }
     unsigned of_shards = separate ? 1u << DT_REDUCE_SCATTER : slices;
     /* the step's sums are a few words */
     if ((!sliced || !one) && dt_comm_connect(w->comm, sums | buffers, sliced ? 0 : bytes, w->communication, err) != 0) {
@@ -541,8 +572,8 @@ void strategy_note(struct strategy *s, char what, int unit)
     }
 }
 
-void strategy_gather(struct strategy *s, int unit, const void *in, void *out, int64_t count, enum dt_dtype type,
-                     const char *name)
+void strategy_gather(struct strategy *s, int unit, struct dt_comm *c, const void *in, void *out, int64_t count,
+                     enum dt_dtype type, const char *name)
 {
     struct dt_stream *stream = s->world->gathering;
     if (s->alone) {
@@ -550,7 +581,7 @@ void strategy_gather(struct strategy *s, int unit, const void *in, void *out, in
         return;
     }
     int span = timeline_begin(s->timeline, TIMELINE_GATHERING, stream, name, s->chain->units[unit].name);
-    dt_comm_start(s->world->gather,
+    dt_comm_start(c,
                   &(struct dt_collective){
                       .kind = DT_ALL_GATHER, .name = name, .in = in, .out = out, .count = count, .type = type},
                   stream);

@@ -90,7 +90,7 @@ struct strategy_alias {
 };
 
 /* What a strategy was asked to do, in the order in which it was asked: G gather, F and B
- * compute, R reduce, P publish, D drop. */
+ * compute, R reduce, P publish, D drop, S slice again, g gather from that. */
 struct strategy_trace {
     int count;
     struct {
@@ -134,6 +134,7 @@ struct strategy {
     struct home_settings optimizer_settings, weights_settings;
     enum part optimizer;
     bool reduce_every, keep_after_forward;
+    int reshard; /* ranks over which weights are sliced from forward to backward; 0: as before it */
     struct live live;
     bool forward_prefetch;
     enum prefetch prefetch;
@@ -154,6 +155,13 @@ struct strategy {
     struct timeline *timeline;    /* the trainer's; may be null */
 
     /* placements' own */
+    struct reshards { /* of fsdp.reshard_after_forward: each unit's share, and whether it is there */
+        int piece;
+        int64_t *first; /* elements before each unit; below 0: it has none */
+        bool *filled;
+        char *data;
+        struct dt_event *done; /* what was kept last */
+    } kept_shares;
     struct home weights_home, grads_home;
     int discard_piece;
     void *discard; /* gradients of units that are frozen by the job; null: there are none */
@@ -213,6 +221,9 @@ void strategy_share(const struct strategy *s, int unit, int64_t *first, int64_t 
 /* Elements of the unit's weights that stay here between uses (whole or slice), and where they
  * are. */
 struct home_part strategy_resident(struct strategy *s, int unit, int64_t *first, int64_t *count);
+/* Before a unit's weights are dropped in the forward pass of training: the share of them that this rank has until
+ * backward, of fsdp.reshard_after_forward. */
+void strategy_reshard(struct strategy *s, int unit);
 /* The unit stays when the block, its last one in forward, has used it. */
 bool strategy_stays(const struct strategy *s, const struct block *b, int unit);
 /* The unit is trained: it has gradients, and the optimizer updates it. */
@@ -249,9 +260,10 @@ int strategy_busy_sms(const struct strategy *s, const struct world *w, enum pass
 void strategy_plan_home(const struct strategy *s, struct home *h, const struct home_ops *ops, struct plan *p,
                         enum plan_purpose purpose, enum plan_memory memory, int64_t count, enum dt_dtype type);
 void strategy_note(struct strategy *s, char what, int unit);
-/* Brings the `count` elements that each rank has of a unit together, on the gathering stream. */
-void strategy_gather(struct strategy *s, int unit, const void *in, void *out, int64_t count, enum dt_dtype type,
-                     const char *name);
+/* Brings the `count` elements that each rank of c (the world's gather or reshard) has of a unit together, on the
+ * gathering stream. */
+void strategy_gather(struct strategy *s, int unit, struct dt_comm *c, const void *in, void *out, int64_t count,
+                     enum dt_dtype type, const char *name);
 /* Any other collective, of this unit and, perhaps, some behind it, on the communication stream. */
 void strategy_start(struct strategy *s, int unit, struct dt_comm *c, enum dt_coll kind, enum dt_dtype type,
                     const void *in, void *out, int64_t count, const char *name);

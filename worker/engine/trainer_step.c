@@ -261,6 +261,9 @@ static void leave_forward(struct trainer *t, const struct block *b, enum pass_ph
     for (int k = 0; k < b->unit_count; k++) {
         bool stays = phase != PASS_EVAL && strategy_stays(s, b, b->units[k]);
         if (b->index == t->chain.units[b->units[k]].last_use && !stays) {
+            if (phase == PASS_FORWARD) {
+                strategy_reshard(s, b->units[k]);
+            }
             s->weights->drop(s, b->units[k]);
         }
     }
@@ -396,7 +399,9 @@ void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_p
     double scale = trainer_gradient_scale(t, p->loss_scale, f->count);
     trainer_graph_begin(t);
     timeline_step(t->stepper.timeline, t->stepper.begun + 1);
-    hook_begin_step(s, t->stepper.begun);
+    hook_begin_step(s, t->stepper.begun,
+                    scale * (double)f->count /
+                        (trainer_gradient_scale(t, p->loss_scale, t->micro_steps) * (double)t->micro_steps));
     p->number = t->stepper.begun + 1;
 
     step_sums_begin(&t->step_sums);

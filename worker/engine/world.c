@@ -247,6 +247,7 @@ static int open_inside(struct world *w, const struct world_options *o, struct dt
     struct dt_device_options device = {.thread_count = w->threads,
                                        .local_rank_count = sharers,
                                        .attention = o->deterministic ? "own" : o->attention,
+                                       .convolution = o->deterministic ? "own" : o->attention,
                                        .tf32 = o->tf32};
     const char *name = NULL;
     if (choose_device(w, o, &name, &device.index, err) != 0) {
@@ -439,6 +440,11 @@ int world_separate_gathers(struct world *w, struct dt_error *err)
     return 0;
 }
 
+int world_split_again(struct world *w, int ranks, struct dt_error *err)
+{
+    return w->reshard != NULL ? 0 : dt_comm_split(w->comm, w->rank / ranks, "reshard", &w->reshard, err);
+}
+
 int world_open_homes(struct world *w, struct dt_error *err)
 {
     if (w->homes_in == NULL && dt_stream_open(w->device, -1, &w->homes_in, err) != 0) {
@@ -461,7 +467,7 @@ int world_comms(const struct world *w, struct dt_comm *out[WORLD_COMMS_MAX])
 {
     int count = 0;
     struct dt_comm *const all[] = {w->gather != w->shard ? w->gather : NULL, w->shard != w->comm ? w->shard : NULL,
-                                   w->replica, w->comm};
+                                   w->reshard, w->replica, w->comm};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (all[i] != NULL) {
             out[count++] = all[i];
@@ -497,6 +503,7 @@ void world_close(struct world *w)
     if (w->gather != w->shard) {
         dt_comm_close(w->gather);
     }
+    dt_comm_close(w->reshard);
     dt_comm_close(w->replica);
     if (w->shard != w->comm) {
         dt_comm_close(w->shard);

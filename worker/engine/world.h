@@ -36,6 +36,8 @@ struct world {
     struct dt_comm *gather;                    /* for gathers of weights: the ranks of shard;
                                                 * shard itself unless world_separate_gathers made
                                                 * another */
+    struct dt_comm *reshard;                   /* for gathers in backward, of fewer ranks
+                                                * (world_split_again); null: as in forward */
     char uneven[256];                          /* how many ranks each host has, "3,1", when they
                                                 * have different numbers; "": alike, or not known */
     int threads;                               /* of the pool in this process */
@@ -98,7 +100,10 @@ bool world_gathers_separate(const struct world *w);
 bool world_may_separate_gathers(const struct world *w);
 /* Opens homes_in and homes_out, streams for copies alone, unless they are open. */
 int world_open_homes(struct world *w, struct dt_error *err);
-enum { WORLD_COMMS_MAX = 4 };
+/* Splits shard groups into groups of so many consecutive ranks, a divisor of theirs, for gathers in backward. All
+ * ranks call it, once. */
+int world_split_again(struct world *w, int ranks, struct dt_error *err);
+enum { WORLD_COMMS_MAX = 5 };
 /* The communicators that are there, each once; how many. */
 int world_comms(const struct world *w, struct dt_comm *out[WORLD_COMMS_MAX]);
 /* Aborts them all; nobody waits in a stream afterwards. */

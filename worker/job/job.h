@@ -186,7 +186,8 @@ struct job {
         int64_t group_size;           /* post_local_sgd: ranks of a group; 0: those of a host */
     } local_sgd;
     struct job_fsdp {
-        int64_t device_mesh[2]; /* replicas, shards; 0 0: one shard group per host */
+        int64_t device_mesh[2];        /* replicas, shards; 0 0: one shard group per host */
+        int64_t reshard_after_forward; /* ranks; 0: as the strategy says */
         enum prefetch backward_prefetch;
         bool forward_prefetch, limit_all_gathers, overlap_comm;
         enum wrap_by auto_wrap_policy;

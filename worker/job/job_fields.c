@@ -179,6 +179,7 @@ static const struct dt_rule wrap_by = {
     .type = DT_RULE_ENUM, .choices = "transformer_based|size_based|none", .later = "custom"};
 static const struct dt_rule elements = {.type = DT_RULE_INTEGER, .max = 9e15};
 static const struct dt_rule elements_or_null = {.type = DT_RULE_INTEGER, .max = 9e15, .null = true, .null_value = -1};
+static const struct dt_rule ranks_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 1048576, .null = true};
 static const struct dt_rule globs = {.type = DT_RULE_STRINGS, .null = true};
 
 static const struct dt_rule offload_to = {.type = DT_RULE_ENUM, .choices = "none|cpu|nvme"};
@@ -323,7 +324,8 @@ static const struct dt_field training_fields[] = {
     {"check_replicas_every_n_steps", "0",
      "steps between comparisons of what several ranks hold alike, weights and optimizer state, bit by bit; 0: never",
      AT(check_replicas_every_n_steps), &steps},
-    {"eval_batches", "0", "batches per evaluation, or below 1 a share of them; 0: all", AT(eval_batches), &eval_batches},
+    {"eval_batches", "0", "batches per evaluation, or below 1 a share of them; 0: all", AT(eval_batches),
+     &eval_batches},
     {"eval_every_n_epochs", "0", "epochs between evaluations, also parts of one (0.25); 0: by eval_every_n_steps",
      AT(eval_every_n_epochs), &epochs},
     {"num_sanity_val_steps", "0", "batches of each set that a new run evaluates before its first step; -1: all",
@@ -343,7 +345,8 @@ static const struct dt_field training_fields[] = {
      "ranks sum in one order (by peer, not nccl); CPUs repeat bit by bit anyway",
      AT(deterministic), &boolean},
     {"attention", "\"auto\"",
-     "on GPUs in BF16: own: kernels of ours; ordered: these or cuDNN, as was measured once, in an order; fast: "
+     "on GPUs, in BF16 and for convolutions: own: kernels of ours; ordered: these or cuDNN, as was measured once, in "
+     "an order; fast: "
      "backward "
      "may add up in no order, so bits need not repeat; auto: ordered; with deterministic only own",
      AT(attention), &attention},
@@ -407,6 +410,10 @@ static const struct dt_field optimizer_fields[] = {
 static const struct dt_field fsdp_fields[] = {
     {"device_mesh", "null", "[replicas, shards] of hybrid strategies; one shard group per host when null",
      AT(device_mesh), &mesh},
+    {"reshard_after_forward", "null",
+     "ranks over which weights are sliced from forward to backward, which gathers from fewer then: a divisor of those "
+     "of the shard group; null: all of them",
+     AT(reshard_after_forward), &ranks_or_null},
     {"backward_prefetch", "\"BACKWARD_PRE\"", "when the weights of the next backward are fetched",
      AT(backward_prefetch), &prefetch},
     {"forward_prefetch", "false", "fetch the next weights before this forward", AT(forward_prefetch), &boolean},

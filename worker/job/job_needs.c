@@ -53,6 +53,12 @@ static bool sliced_weights(const struct job *job)
     return job_strategy_slices(job->training.strategy) == SLICES_WEIGHTS;
 }
 
+static bool slices_after_forward(const struct job *job)
+{
+    const char *strategy = job->training.strategy;
+    return sliced_weights(job) && strstr(strategy, "grad_op") == NULL && strstr(strategy, "shard_zero2") == NULL;
+}
+
 static bool persistent(const struct job *job)
 {
     return job->fsdp.param_persistence_threshold != 0;
@@ -292,6 +298,9 @@ static const struct job_need needs[] = {
      "param_persistence_threshold|model_persistence_threshold",
      sliced_weights, "strategies that slice weights: zero3, full_shard, shard_grad_op, hybrid_shard",
      "training.strategy=zero3", "", false},
+    {"fsdp", "reshard_after_forward", slices_after_forward,
+     "strategies that slice weights after forward: zero3, full_shard, hybrid_shard", "training.strategy=zero3", "",
+     false},
     {"fsdp", "backward_prefetch|forward_prefetch", next_layers,
      "fsdp.prefetch_bucket_size and max_live_parameters null, which choose what is gathered ahead otherwise", "",
      "fsdp.prefetch_bucket_size=7", false},

@@ -28,6 +28,7 @@ double trainer_checkpoint_bytes(const struct trainer *t)
         data += (double)each * sizeof(float) * (double)t->chain.tensors[i].numel;
         slices += each;
     }
+    data += sizeof(float) * hook_saved_elements(&t->strategy);
     return data * (1 + sums) + header * slices * (t->shards > 1 ? 2 : 1) + 4096.0 * t->size;
 }
 
@@ -65,7 +66,9 @@ void trainer_check_disk(struct trainer *t)
     int64_t *steps = NULL;
     int there = 0;
     double free_bytes = dt_file_free_bytes(job->checkpoint_dir);
-    if (saves <= 0 || free_bytes < 0 || checkpoint_steps(job->checkpoint_dir, &steps, &there, NULL) != 0) {
+    /* nobody knows how many there will be before a time is over */
+    bool timed = t->job->training.max_time_s > 0 && job->keep_last_n == 0;
+    if (saves <= 0 || free_bytes < 0 || timed || checkpoint_steps(job->checkpoint_dir, &steps, &there, NULL) != 0) {
         return;
     }
     int whole = 0;

@@ -1,6 +1,6 @@
-/* Chooses how the device computes the job's products and attention. A device with several ways
- * to compute a product measures them at the start of a run, on rank 0 for all ranks. Attention
- * is chosen alike, but each rank makes its plans itself. */
+/* Chooses how the device computes the job's products, attention and convolutions. A device with several
+ * ways to compute a product measures them at the start of a run, on rank 0 for all ranks. Attention and
+ * convolutions are chosen alike, but each rank makes its plans itself. */
 #include "worker/run/trainer.h"
 
 #include "base/clock.h"
@@ -101,6 +101,72 @@ static int choose_attention_together(struct trainer *t, const struct matmul_shap
     return rc;
 }
 
+static struct dt_convolution_list convolutions_of(const struct matmul_shapes *all)
+{
+    return (struct dt_convolution_list){all->convolution,         all->convolution_count,
+                                        all->convolution_input,   all->convolution_input_count,
+                                        all->convolution_weights, all->convolution_weights_count};
+}
+
+/* Chooses the ways of convolutions. */
+static int choose_convolutions(struct trainer *t, const struct dt_convolution_list *all, struct dt_error *err)
+{
+    struct world *w = t->world;
+    struct dt_error why;
+    int measured = 0;
+    double begin_s = dt_now_s();
+    if (w->device->ops->plans->choose_convolutions(w->compute, all, tick, w, &measured, &why, err) != 0) {
+        return -1;
+    }
+    if (why.status != DT_OK) {
+        observers_say(&t->observers, "train: convolutions are not measured: %s", why.text);
+    } else if (measured > 0) {
+        observers_say(&t->observers, "train: %d convolutions measured in %.1f s, once for this kind of GPU", measured,
+                      dt_now_s() - begin_s);
+    }
+    return 0;
+}
+
+static int choose_convolutions_together(struct trainer *t, const struct matmul_shapes *of, struct dt_error *err)
+{
+    struct world *w = t->world;
+    const struct dt_device_plans *plans = w->device->ops->plans;
+    const struct dt_convolution_list all = convolutions_of(of);
+    struct dt_text text;
+    struct dt_error failure;
+    dt_text_init(&text);
+    bool failed = t->rank == 0 && choose_convolutions(t, &all, &failure) != 0;
+    if (t->rank == 0 && !failed) {
+        plans->tell_convolutions(w->device, &all, &text);
+    }
+    int rc = trainer_share(t, "train/convolutions", &text, failed ? &failure : NULL, INFINITY, err);
+    if (rc == 0 && text.size > 0 &&
+        !plans->take_convolutions(w->device, dt_text_str(&text), t->rank != 0 && w->local_rank == 0)) {
+        observers_note(
+            &t->observers,
+            "train: rank %d has another GPU, driver or cuDNN than rank 0: convolutions are computed by its own plans",
+            t->rank);
+    }
+    dt_text_clear(&text);
+    return rc;
+}
+
+static int make_convolutions_ready(struct trainer *t, const struct matmul_shapes *all, struct dt_error *err)
+{
+    struct world *w = t->world;
+    const struct dt_convolution_list list = convolutions_of(all);
+    const char *by = "nothing";
+    double begin_s = dt_now_s();
+    if (all->convolution_count == 0) {
+        return 0;
+    }
+    if (w->device->ops->plans->convolutions(w->device, &list, tick, w, &by, err) != 0) {
+        return -1;
+    }
+    observers_note(&t->observers, "train: convolutions by %s: ready after %.1f s", by, dt_now_s() - begin_s);
+    return 0;
+}
+
 /* Each rank for itself: plans, and what attention needs beside memory. */
 static int make_ready(struct trainer *t, const struct matmul_shapes *all, struct dt_error *err)
 {
@@ -129,7 +195,7 @@ static int make_ready(struct trainer *t, const struct matmul_shapes *all, struct
         observers_note(&t->observers, "train: attention by %s, backward by %s: ready after %.1f s", forward, backward,
                        dt_now_s() - begin_s);
     }
-    return 0;
+    return make_convolutions_ready(t, all, err);
 }
 
 /* Collects the shapes of all micro-steps of a step. Collectives run beside some of these only. */
@@ -165,6 +231,7 @@ int trainer_choose_plans(struct trainer *t, struct world *w, struct dt_error *er
     } else {
         rc = choose_together(t, &all, err);
         rc = rc == 0 && all.attention_count > 0 ? choose_attention_together(t, &all, err) : rc;
+        rc = rc == 0 && all.convolution_count > 0 ? choose_convolutions_together(t, &all, err) : rc;
     }
     rc = rc == 0 ? make_ready(t, &all, err) : rc;
     matmul_shapes_clear(&all);

@@ -137,7 +137,7 @@ static const char *gather(struct trainer *t, int unit, int64_t at, int64_t count
     if (s->portion > 0) {
         char *all = plan_at(&t->memory.plan, s->gathered), *own = all + (size_t)t->strategy.shard_rank * size_bytes;
         dt_stream_copy(stream, own, here, size_bytes);
-        strategy_gather(&t->strategy, unit, own, all, count, type, "gather weights for samples");
+        strategy_gather(&t->strategy, unit, t->world->gather, own, all, count, type, "gather weights for samples");
         here = all;
     }
     home_back(mine, size_bytes, stream);

@@ -249,8 +249,7 @@ int trainer_try_evaluations(struct trainer *t, struct dt_error *err)
         if (most > 0) {
             (void)snprintf(count, sizeof count, "%lld", (long long)most);
         }
-        observers_note(&t->observers, "train: %s: %s batches tried, loss %.6g", t->feeds.val[i].key, count,
-                       known.loss);
+        observers_note(&t->observers, "train: %s: %s batches tried, loss %.6g", t->feeds.val[i].key, count, known.loss);
     }
     t->run.eval_limit = 0;
     return 0;

@@ -284,6 +284,17 @@ def test_broken_records(tmp_path):
         assert err == f"dtdata: {tmp_path}/h.csv:1: {cause}\n"
 
 
+def test_records_that_give_nothing(tmp_path):
+    """Why nothing is left is said; lines of old Macintoshes are one header."""
+    (tmp_path / "a.jsonl").write_text('{"text": "a\\u0000b"}\n')
+    _, err = dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "a.jsonl", code=1)
+    assert "left out 1 record with \\u0000" in err and err.endswith("no text for train: what was read is empty; give other files\n"), err
+    for name in ("a.csv", "a.tsv"):
+        (tmp_path / name).write_bytes(b"text\ra\rb\r")
+        _, err = dtdata("tokenize", "-o", tmp_path / "o", tmp_path / name, code=1)
+        assert err == f"dtdata: {tmp_path}/{name}:1: a CR within the header: lines must end with LF or CRLF; convert it: tr '\\r' '\\n'\n"
+
+
 def test_what_is_not_utf8(tmp_path):
     """Refused by the tokenizers' text, replaced as Python does, also where blocks meet."""
     r = random.Random(3)
@@ -308,7 +319,7 @@ def test_zstd(tmp_path):
     if subprocess.run(["sh", "-c", "command -v zstd"], capture_output=True).returncode != 0:
         pytest.skip("no zstd program")
     one, two = (subprocess.run(["zstd", "-c"], input=x, capture_output=True, check=True).stdout for x in (b"one ", b"two" * 100000))
-    (tmp_path / "a.txt.zst").write_bytes(one + two)
+    (tmp_path / "a.txt.zst").write_bytes(b"\x50\x2a\x4d\x18\4\0\0\0size" + one + two)  # pzstd begins with a frame without data
     dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "a.txt.zst")
     assert bytes(shards(tmp_path / "o")) == b"one " + b"two" * 100000 + b"\0"
     for data, cause in ((two[:-5], "damaged or cut short (unexpected end)"), (one + b"garbage", "what follows the packed data is no zstd, and would be lost; unpack it, or cut it off")):

@@ -1,6 +1,6 @@
-/* covers: kernels/cuda/attention_graph.c kernels/cuda/dnn_plan.c */
+/* covers: kernels/cuda/attention_graph.c kernels/cuda/convolution_graph.c kernels/cuda/dnn_plan.c kernels/cuda/dnn_graph.c */
 /* run: computes */
-/* The graphs of attention against the real cuDNN, without a GPU: for every shape that models of
+/* The graphs of attention and of convolutions against the real cuDNN, without a GPU: for every shape that models of
  * ours have, on three generations of GPUs that are only described, the library must propose
  * engines, and some are compiled to plans. Every version that is here is asked, each in a
  * process of its own; a stub
@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "kernels/cuda/attention_graph.h"
+#include "kernels/cuda/convolution_graph.h"
 #include "kernels/cuda/dnn_plan.h"
 
 #include <dlfcn.h>
@@ -303,8 +304,9 @@ static bool made_again(const struct library *l, int device, void *described, con
     for (int i = 0; i < count; i++) {
         void *config = NULL, *plans[2] = {NULL, NULL};
         size_t work[2] = {0, 1};
-        bool ordered, differs = true, planned = getenv("DTRUN_ALL") != NULL || i == 0 || i == count - 1;
-        int status = dt_dnn_config_read(&l->api, found[i], &numbers[i], &ordered);
+        unsigned notes;
+        bool differs = true, planned = getenv("DTRUN_ALL") != NULL || i == 0 || i == count - 1;
+        int status = dt_dnn_config_read(&l->api, found[i], &numbers[i], &notes);
         status = status == 0 ? dt_dnn_config_make(&g, &place, &numbers[i], &config) : status;
         if (planned) {
             status = status == 0 ? dt_dnn_plan(&l->api, found[i], &place, &plans[0], &work[0]) : status;
@@ -340,13 +342,102 @@ static bool numbers_suffice(const struct library *l, int device, void *described
     return made_again(l, device, described, &s, BACKWARD) && good;
 }
 
+/* ---- convolutions ---- */
+
+static const char *const convolving[] = {"forward", "gradient of images", "gradient of weights"};
+
+/* Whether notes are those of an engine that may compute it: in an order, summed in fp32, without TF32. */
+static bool exact(unsigned notes)
+{
+    return (notes & (1u << DT_DNN_NONDETERMINISTIC | 1u << DT_DNN_REDUCED_PRECISION_REDUCTION |
+                     1u << DT_DNN_TENSOR_CORE | 1u << DT_DNN_DOWN_CONVERT_INPUTS)) == 0;
+}
+
+static bool ordered(unsigned notes)
+{
+    return (notes & (1u << DT_DNN_NONDETERMINISTIC | 1u << DT_DNN_REDUCED_PRECISION_REDUCTION)) == 0;
+}
+
+/* Looks for an engine that may compute it, as kernels/cuda/convolution_dnn.c does, and makes the plan of the first. */
+static bool has_engine(const struct library *l, void *described, const struct dt_convolution_graph *c, bool tf32,
+                       bool planned)
+{
+    static const enum dt_dnn_heuristic all[] = {DT_DNN_HEUR_A, DT_DNN_HEUR_FALLBACK};
+    struct dt_dnn_graph g;
+    struct dt_dnn_place place = {.described = described};
+    struct dt_error err = {0};
+    bool found = false;
+    dt_dnn_graph_init(&g, &l->api);
+    dt_convolution_graph(&g, c);
+    int status = dt_dnn_graph_finish(&g, NULL, &err);
+    for (int h = 0; h < 2 && status == 0; h++) {
+        void *proposals[DT_DNN_CANDIDATES] = {NULL};
+        int count = 0;
+        (void)dt_dnn_candidates_by(&l->api, &g, &place, all[h], proposals, &count);
+        for (int i = 0; i < count; i++) {
+            struct dt_dnn_config numbers;
+            unsigned notes = 0;
+            void *config = NULL, *plan = NULL;
+            size_t work;
+            if (!found && dt_dnn_config_read(&l->api, proposals[i], &numbers, &notes) == 0 &&
+                (c->type != DT_DNN_FLOAT || tf32 ? ordered(notes) : exact(notes))) {
+                found = !planned || (dt_dnn_config_make(&g, &place, &numbers, &config) == 0 &&
+                                     dt_dnn_plan(&l->api, config, &place, &plan, &work) == 0);
+            }
+            dt_dnn_drop(&l->api, plan);
+            dt_dnn_drop(&l->api, proposals[i]);
+        }
+    }
+    dt_dnn_graph_clear(&g);
+    if (!found) {
+        (void)fprintf(stderr, "%s: %lld images of %lld x %lld, %lld windows of %lld: type %d, %s: %s\n", l->path,
+                      (long long)c->windows.batch, (long long)c->windows.height, (long long)c->windows.channels,
+                      (long long)c->out, (long long)c->windows.size, (int)c->type, convolving[c->pass],
+                      status != 0 ? err.text : "no engine");
+    }
+    return found;
+}
+
+/* All convolutions of ResNets, and channels that are a multiple of nothing, in each type. Gradients of images are
+ * also added to what was there. */
+static bool convolutions(const struct library *l, int device, void *described)
+{
+    static const struct {
+        int64_t batch, side, in, out, size, stride;
+        bool planar;
+    } shapes[] = {{32, 224, 3, 64, 7, 2, true},   {64, 32, 3, 64, 3, 1, true},     {32, 56, 64, 64, 3, 1, false},
+                  {32, 56, 64, 128, 3, 2, false}, {32, 56, 256, 512, 1, 2, false}, {32, 7, 512, 512, 3, 1, false},
+                  {3, 9, 10, 18, 3, 1, false},    {2, 7, 5, 7, 3, 2, false}};
+    static const enum dt_dnn_type types[] = {DT_DNN_FLOAT, DT_DNN_FLOAT, DT_DNN_BFLOAT16, DT_DNN_HALF};
+    bool good = true;
+    for (int i = 0; i < (int)(sizeof shapes / sizeof shapes[0]) * 4 * 3; i++) {
+        int n = i / 12, pass = i % 3;
+        int64_t side = shapes[n].side, size = shapes[n].size, stride = shapes[n].stride,
+                outputs = (side + 2 * (size / 2) - size) / stride + 1;
+        struct dt_convolution_graph c = {
+            .windows = {shapes[n].batch, side, side, shapes[n].in, outputs, outputs, size, stride, size / 2},
+            .out = shapes[n].out,
+            .pass = (enum dt_dnn_pass)pass,
+            .planar = shapes[n].planar,
+            .type = types[i / 3 % 4]};
+        if (shapes[n].planar && pass == DT_DNN_DATA) {
+            continue; /* nobody asks for the gradient of pixels */
+        }
+        bool planned = getenv("DTRUN_ALL") != NULL || (i + device) % 7 == 0;
+        good = has_engine(l, described, &c, i / 3 % 4 == 1, planned) && good;
+        c.adds = pass == DT_DNN_DATA;
+        good = (!c.adds || has_engine(l, described, &c, i / 3 % 4 == 1, planned)) && good;
+    }
+    return good;
+}
+
 /* ---- one library after the other ---- */
 
 static const struct {
     const char *name;
     bool (*check)(const struct library *l, int device, void *described);
-} checks[] = {{"GPT-2", gpt2},      {"head sizes", head_sizes}, {"other models", other_models},
-              {"refused", refused}, {"plans", compiled},        {"numbers", numbers_suffice}};
+} checks[] = {{"GPT-2", gpt2},     {"head sizes", head_sizes},   {"other models", other_models}, {"refused", refused},
+              {"plans", compiled}, {"numbers", numbers_suffice}, {"convolutions", convolutions}};
 
 /* In a child, as a process has room for one version. Its exit code. */
 static int ask(const char *path)

@@ -209,6 +209,7 @@ static bool apply_fsdp(struct side *s, const char *word)
         size_t offset;
     } numbers[] = {{"unit", offsetof(struct job_fsdp, layers_per_unit)},
                    {"ahead", offsetof(struct job_fsdp, prefetch_bucket_size)},
+                   {"again", offsetof(struct job_fsdp, reshard_after_forward)},
                    {"live", offsetof(struct job_fsdp, max_live_parameters)},
                    {"reuse", offsetof(struct job_fsdp, max_reuse_distance)},
                    {"persist", offsetof(struct job_fsdp, param_persistence_threshold)},

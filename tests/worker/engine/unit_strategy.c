@@ -270,7 +270,7 @@ static void test_live(void **state)
     enum { LAYER = 3328 }; /* elements of a layer, with gaps; 816 of them vectors */
     static const char *const only[] = {"*.h.1"};
     struct job_fsdp two = usual, whole = usual, some = usual, small = usual, all = usual, demand = usual, far = usual,
-                    one = usual, near = usual, bounded = usual, waits = usual;
+                    one = usual, near = usual, bounded = usual, waits = usual, again = usual, again_far = usual;
     two.layers_per_unit = 2;
     whole.auto_wrap_policy = WRAP_WHOLE;
     some.wrap_layers = (struct dt_strings){1, (const char **)(uintptr_t)only};
@@ -283,6 +283,10 @@ static void test_live(void **state)
     bounded = near;
     bounded.max_live_parameters = 1;
     waits.overlap_comm = false;
+    again.reshard_after_forward = 2;
+    again_far.reshard_after_forward = 2;
+    again_far.max_reuse_distance = 4 * LAYER;
+    again_far.prefetch_bucket_size = 2 * LAYER;
     const struct {
         const struct job_fsdp *fsdp;
         const char *trace;
@@ -302,6 +306,8 @@ static void test_live(void **state)
         {&near, "G0 F0 G1 F1 D1 G2 F2 G3 F3 G1 B0 B3 R3 D3 B2 R2 D2 B1 R1 D1 B0 R0 D0", 4, 3},
         {&bounded, "G0 F0 G1 F1 D1 G2 F2 D2 G3 F3 B0 B3 R3 D3 G2 B2 R2 D2 G1 B1 R1 D1 B0 R0 D0", 2, 3},
         {&waits, "G0 F0 G1 F1 D1 G2 F2 D2 G3 F3 B0 G2 B3 R3 D3 G1 B2 R2 D2 B1 R1 D1 B0 R0 D0", 3, 2},
+        {&again, "G0 F0 G1 F1 S1 D1 G2 F2 S2 D2 G3 F3 B0 g2 B3 R3 D3 g1 B2 R2 D2 B1 R1 D1 B0 R0 D0", 3, 3},
+        {&again_far, "G0 G1 G2 F0 G3 F1 S1 D1 F2 F3 g1 B0 B3 R3 D3 B2 R2 D2 B1 R1 D1 B0 R0 D0", 4, 3},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct ranks_outcome out;
@@ -312,11 +318,12 @@ static void test_live(void **state)
         ranks_model(&job)->n_layer = 3;
         job.training.strategy = "zero3";
         job.fsdp = *cases[i].fsdp;
-        assert_int_equal(trainer_prepare(&t, &job, 0, 2, 2, DT_F32, 0, &err), 0);
+        int size = job.fsdp.reshard_after_forward > 0 ? 4 : 2;
+        assert_int_equal(trainer_prepare(&t, &job, 0, size, size, DT_F32, 0, &err), 0);
         assert_int_equal(t.strategy.gather.count, cases[i].gather_slots);
         assert_int_equal(t.strategy.gradient.count, cases[i].gradient_slots);
         trainer_close(&t);
-        ranks_train(&job, 2, &(struct ranks_options){.trace = true}, &out);
+        ranks_train(&job, size, &(struct ranks_options){.trace = true}, &out);
         assert_int_equal(out.rc[0], 0);
         assert_string_equal(out.trace, cases[i].trace);
         ranks_clear(&out);

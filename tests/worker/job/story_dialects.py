@@ -91,6 +91,68 @@ def test_files_train_as_ours(tmp_path):
     assert run(tmp_path, "trainer", theirs)[1] == run(tmp_path, "plain", ours)[1]
 
 
+STOPS = """seed_everything: 5
+trainer:
+  accelerator: cpu
+  devices: 2
+  max_epochs: 4
+  limit_train_batches: 12
+  limit_val_batches: 0.5
+  val_check_interval: 0.5
+  num_sanity_val_steps: -1
+  log_every_n_steps: 1
+  callbacks:
+    - class_path: lightning.pytorch.callbacks.EarlyStopping
+      init_args: {monitor: val/loss, patience: 2, min_delta: 0.1}
+    - class_path: lightning.pytorch.callbacks.ModelCheckpoint
+      init_args: {monitor: val/loss, save_top_k: 2}
+optimizer:
+  class_path: torch.optim.AdamW
+  init_args: {lr: 3.e-2}
+"""
+BEST = """per_device_train_batch_size: 2
+learning_rate: 2e-3
+num_train_epochs: 1
+max_steps: 20
+eval_strategy: steps
+eval_steps: 0.25
+save_strategy: best
+load_best_model_at_end: true
+metric_for_best_model: eval_loss
+early_stopping_patience: 3
+seed: 5
+"""
+
+
+def kept(folder):
+    return sorted(os.listdir(folder / "checkpoints"))
+
+
+def test_ends_and_best_checkpoints_as_ours(tmp_path):
+    plain = json.load(open(training.make_job(str(tmp_path), "job.json")))
+    base = {"model": plain["model"], "data": plain["data"]}
+    write(tmp_path / "stops.yaml", STOPS)
+    write(tmp_path / "best.yaml", BEST)
+    theirs = write(tmp_path / "stops.json", {**base, "training": {"threads": 1, "batch_size_per_gpu": 2}, "lightning": "stops.yaml"})
+    ours = write(tmp_path / "ends.json", {
+        **base,
+        "training": {"batch_size_per_gpu": 2, "seed": 5, "threads": 1, "num_epochs": 4, "limit_train_batches": 12, "eval_batches": 0.5, "eval_every_n_epochs": 0.5,
+                     "num_sanity_val_steps": -1, "learning_rate": 3e-2, "weight_decay": 0.01, "lr_scheduler_type": "constant", "max_grad_norm": 0},
+        "early_stopping": {"monitor": "val_loss", "patience": 2, "min_delta": 0.1}, "logging": {"log_every_n_steps": 1},
+        "checkpointing": {"save_top_k": 2, "save_every_n_epochs": 1, "keep_last_n": 1}})
+    done, first = run(tmp_path, "stops", theirs)
+    _, second = run(tmp_path, "ends", ours)
+    assert first == second and 12 < len(first[1]) < 48 and "early stopping: val_loss" in done.err, done
+    assert kept(tmp_path / "stops") == kept(tmp_path / "ends")
+    theirs = write(tmp_path / "best.json", {**base, "training": {"threads": 1}, "transformers": "best.yaml"})
+    ours = write(tmp_path / "own.json", {
+        **base, "training": {"batch_size_per_gpu": 2, "seed": 5, "threads": 1, "max_steps": 20, "eval_every_n_steps": 5, "learning_rate": 2e-3},
+        "early_stopping": {"monitor": "val_loss", "patience": 3, "check_finite": False},
+        "checkpointing": {"save_top_k": 1, "save_every_n_steps": 0, "keep_last_n": 0, "load_best_model_at_end": True}})
+    assert run(tmp_path, "best", theirs)[1] == run(tmp_path, "own", ours)[1]
+    assert kept(tmp_path / "best") == kept(tmp_path / "own")
+
+
 def test_launched_by_accelerates_file(tmp_path):
     plain = json.load(open(training.make_job(str(tmp_path), "job.json")))
     base = {"model": plain["model"], "data": plain["data"], "training": {**OURS, "max_steps": 3}}

@@ -11,7 +11,8 @@ static void flags(const char *theirs, const char *training, const char *more, co
 {
     char text[1024], ours[1024];
     (void)snprintf(text, sizeof text, "trainer:\n  max_epochs: 8\n%s", theirs);
-    (void)snprintf(ours, sizeof ours, "{\"training\": {\"num_epochs\": 8, \"max_grad_norm\": 0, %s}, %s}", training, more);
+    (void)snprintf(ours, sizeof ours, "{\"training\": {\"num_epochs\": 8, \"max_grad_norm\": 0, %s}, %s}", training,
+                   more);
     same_job("l.yaml", text, 1, ours, inert);
 }
 
@@ -78,9 +79,10 @@ static void test_ends(void **state)
     refused("l.yaml", "trainer: {max_epochs: -1}\n", 1,
             "l.yaml:1:11: trainer.max_epochs: -1 has no end, which the rate follows; give max_steps, max_epochs, or "
             "max_time\n");
-    wrong_flags("  max_steps: 70\n",
-                "l.yaml:3:3: trainer.max_steps: Lightning ends with max_steps or max_epochs, whichever comes first, and "
-                "a job has one of them; remove the one that comes later\n");
+    wrong_flags(
+        "  max_steps: 70\n",
+        "l.yaml:3:3: trainer.max_steps: Lightning ends with max_steps or max_epochs, whichever comes first, and "
+        "a job has one of them; remove the one that comes later\n");
     flags("  fast_dev_run: true\n  max_steps: 70\n", EVALUATED ", \"max_steps\": 70, \"fast_dev_run\": 1", EACH_EPOCH,
           NULL);
     flags("  fast_dev_run: 4\n  callbacks: [{class_path: EarlyStopping, init_args: {monitor: val_loss}}]\n",
@@ -103,19 +105,20 @@ static void test_limits(void **state)
           EVALUATED ", \"eval_batches\": 0.25, \"limit_train_batches\": 10", EACH_EPOCH, NULL);
     flags("  limit_val_batches: 1\n  limit_train_batches: 0.5\n",
           EVALUATED ", \"eval_batches\": 1, \"limit_train_batches\": 0.5", EACH_EPOCH, NULL);
-    flags("  limit_val_batches: 1.0\n  limit_train_batches: 1.0\n  limit_test_batches: 0\n", EVALUATED, EACH_EPOCH, NULL);
+    flags("  limit_val_batches: 1.0\n  limit_train_batches: 1.0\n  limit_test_batches: 0\n", EVALUATED, EACH_EPOCH,
+          NULL);
     /* JSON says it as well */
-    same_job("l.json", "{\"max_epochs\": 8, \"limit_val_batches\": 1.0, \"limit_train_batches\": 1}", 1,
-             "{\"training\": {\"num_epochs\": 8, \"max_grad_norm\": 0, " EVALUATED
+    same_job("l.json", "{\"max_steps\": 8, \"limit_val_batches\": 1.0, \"limit_train_batches\": 1}", 1,
+             "{\"training\": {\"max_steps\": 8, \"max_grad_norm\": 0, " EVALUATED
              ", \"limit_train_batches\": 1}, " EACH_EPOCH "}",
              NULL);
-    flags("  overfit_batches: 5\n  limit_val_batches: 3\n",
-          EVALUATED ", \"overfit_batches\": 5", EACH_EPOCH ", \"data\": {\"shuffle\": false}",
-          "trainer.limit_val_batches (overfit_batches says how many)");
+    flags("  overfit_batches: 5\n  limit_val_batches: 3\n", EVALUATED ", \"overfit_batches\": 5",
+          EACH_EPOCH ", \"data\": {\"shuffle\": false}", "trainer.limit_val_batches (overfit_batches says how many)");
     flags("  overfit_batches: 0.0\n", EVALUATED, EACH_EPOCH, NULL);
-    wrong_flags("  overfit_batches: 1.0\n  limit_train_batches: 0\n",
-                "l.yaml:3:3: trainer.overfit_batches: 1.0 trains on all batches, in one order; write data.shuffle false "
-                "in the job\n");
+    wrong_flags(
+        "  overfit_batches: 1.0\n  limit_train_batches: 0\n",
+        "l.yaml:3:3: trainer.overfit_batches: 1.0 trains on all batches, in one order; write data.shuffle false "
+        "in the job\n");
     wrong_flags("  limit_train_batches: 0\n  limit_val_batches: 0\n",
                 "l.yaml:3:3: trainer.limit_train_batches: 0 trains nothing; remove it, or evaluate with train "
                 "--evaluate\n"
@@ -153,17 +156,18 @@ static void test_intervals(void **state)
     wrong_flags("  val_check_interval: 00:00:15:00\n",
                 "l.yaml:3:3: trainer.val_check_interval: evaluations do not follow a clock; give a number of batches, "
                 "or a share of an epoch\n");
-    wrong_flags("  val_check_interval: 30\n  accumulate_grad_batches: 4\n",
-                "l.yaml:3:3: trainer.val_check_interval: steps have 4 batches each; give a multiple of that, or a share "
-                "of an epoch\n");
+    wrong_flags(
+        "  val_check_interval: 30\n  accumulate_grad_batches: 4\n",
+        "l.yaml:3:3: trainer.val_check_interval: steps have 4 batches each; give a multiple of that, or a share "
+        "of an epoch\n");
     wrong_flags("  val_check_interval: 0.0\n",
                 "l.yaml:3:3: trainer.val_check_interval: give a number of batches, or a share of an epoch up to 1.0\n");
     flags("  num_sanity_val_steps: 0\n", "\"eval_every_n_epochs\": 1", EACH_EPOCH, NULL);
     flags("  num_sanity_val_steps: -1\n", "\"eval_every_n_epochs\": 1, \"num_sanity_val_steps\": -1", EACH_EPOCH, NULL);
     wrong_flags("  num_sanity_val_steps: -2\n",
                 "l.yaml:3:25: trainer.num_sanity_val_steps: is -2; give a whole number from -1 to 1000000000000\n");
-    flags("  barebones: true\n", "\"eval_every_n_epochs\": 1", "\"checkpointing\": {\"save_every_n_steps\": 0, \"keep_last_n\": 1}",
-          NULL);
+    flags("  barebones: true\n", "\"eval_every_n_epochs\": 1",
+          "\"checkpointing\": {\"save_every_n_steps\": 0, \"keep_last_n\": 1}", NULL);
     flags("  enable_checkpointing: false\n", EVALUATED,
           "\"checkpointing\": {\"save_every_n_steps\": 0, \"keep_last_n\": 1}", NULL);
 }
@@ -196,7 +200,8 @@ static void test_nothing_to_evaluate(void **state)
 static void test_classes(void **state)
 {
     (void)state;
-    static const char text[] = "model:\n  class_path: a.Net\ndata:\n  x: {class_path: b.Data}\ntrainer: {max_epochs: 8}\n";
+    static const char text[] =
+        "model:\n  class_path: a.Net\ndata:\n  x: {class_path: b.Data}\ntrainer: {max_epochs: 8}\n";
     same_job("l.yaml", text, 1,
              "{\"training\": {\"num_epochs\": 8, \"max_grad_norm\": 0, " EVALUATED "}, " EACH_EPOCH "}",
              "model (a.Net is Python; the job names the model), data (b.Data is Python; data.train has the data)");
@@ -206,29 +211,33 @@ static void test_classes(void **state)
     struct job_arguments args = {.path = path_of("l.yaml"), .world = 1};
     dt_text_init(&problems);
     assert_int_equal(job_open(&job, &args, &problems, &err), -1);
-    assert_non_null(strstr(plain(dt_text_str(&problems)),
-                           "l.yaml:1:1: model: a.Net is Python; name a model of ours (model.name in the job, or --set)\n"
-                           "l.yaml:3:1: data: b.Data is Python; give files (data.train in the job, or --set)\n"));
+    assert_non_null(
+        strstr(plain(dt_text_str(&problems)),
+               "l.yaml:1:1: model: a.Net is Python; name a model of ours (model.name in the job, or --set)\n"
+               "l.yaml:3:1: data: b.Data is Python; give files (data.train in the job, or --set)\n"));
     dt_text_clear(&problems);
 }
 
 #define CALLBACKS(text) "  callbacks:\n" text
-#define STOPPING(args) CALLBACKS("    - class_path: lightning.pytorch.callbacks.EarlyStopping\n      init_args: {" args "}\n")
-#define SAVING(args) CALLBACKS("    - class_path: lightning.pytorch.callbacks.ModelCheckpoint\n      init_args: {" args "}\n")
+#define STOPPING(args)                                                                                                 \
+    CALLBACKS("    - class_path: lightning.pytorch.callbacks.EarlyStopping\n      init_args: {" args "}\n")
+#define SAVING(args)                                                                                                   \
+    CALLBACKS("    - class_path: lightning.pytorch.callbacks.ModelCheckpoint\n      init_args: {" args "}\n")
 
 static void test_early_stopping(void **state)
 {
     (void)state;
     flags(STOPPING("monitor: val/loss, patience: 20"), EVALUATED,
           EACH_EPOCH ", \"early_stopping\": {\"monitor\": \"val_loss\", \"mode\": \"min\", \"patience\": 20}", NULL);
-    flags(STOPPING("monitor: val_acc, mode: max, min_delta: 0.01, patience: 5, strict: true, check_finite: false, "
-                   "stopping_threshold: 0.99, divergence_threshold: 0.1, verbose: true, check_on_train_epoch_end: true, "
-                   "log_rank_zero_only: true"),
-          EVALUATED,
-          EACH_EPOCH ", \"early_stopping\": {\"monitor\": \"val_accuracy\", \"mode\": \"max\", \"min_delta\": 0.01, "
-                     "\"patience\": 5, \"check_finite\": false, \"stopping_threshold\": 0.99, \"divergence_threshold\": "
-                     "0.1}",
-          NULL);
+    flags(
+        STOPPING("monitor: val_acc, mode: max, min_delta: 0.01, patience: 5, strict: true, check_finite: false, "
+                 "stopping_threshold: 0.99, divergence_threshold: 0.1, verbose: true, check_on_train_epoch_end: true, "
+                 "log_rank_zero_only: true"),
+        EVALUATED,
+        EACH_EPOCH ", \"early_stopping\": {\"monitor\": \"val_accuracy\", \"mode\": \"max\", \"min_delta\": 0.01, "
+                   "\"patience\": 5, \"check_finite\": false, \"stopping_threshold\": 0.99, \"divergence_threshold\": "
+                   "0.1}",
+        NULL);
     /* Hydra's; without a mode an accuracy ends by min, as there */
     same_job("h.yaml",
              "trainer: {_target_: lightning.pytorch.trainer.Trainer, max_epochs: 8}\ncallbacks:\n  early_stopping: "
@@ -238,17 +247,19 @@ static void test_early_stopping(void **state)
              "{\"training\": {\"num_epochs\": 8, \"max_grad_norm\": 0, " EVALUATED "}, " EACH_EPOCH
              ", \"early_stopping\": {\"monitor\": \"val_accuracy\", \"mode\": \"min\"}}",
              "callbacks.EarlyStopping.strict (what no evaluation has is refused before the run begins)");
-    wrong_flags(STOPPING("monitor: train_loss, mode: least, patience: -1, min_dleta: 1"),
-                "l.yaml:3:3: trainer.callbacks.EarlyStopping.mode: is \"least\"; give one of: auto, min, max\n"
-                "l.yaml:3:3: trainer.callbacks.EarlyStopping.patience: is -1; give a whole number from 0 to 1000000\n"
-                "l.yaml:3:3: trainer.callbacks.EarlyStopping.monitor: train_loss is no value of an evaluation; there are "
-                "val_loss, val_accuracy, val_f1_macro and val_pearson, and of a named set of data.val val_NAME_loss, "
-                "...\n"
-                "l.yaml:3:3: trainer.callbacks.EarlyStopping.min_dleta: unknown key; did you mean min_delta?\n");
-    wrong_flags(STOPPING("monitor: train_loss"),
-                "l.yaml:3:3: trainer.callbacks.EarlyStopping.monitor: train_loss is no value of an evaluation; there are "
-                "val_loss, val_accuracy, val_f1_macro and val_pearson, and of a named set of data.val val_NAME_loss, "
-                "...\n");
+    wrong_flags(
+        STOPPING("monitor: train_loss, mode: least, patience: -1, min_dleta: 1"),
+        "l.yaml:3:3: trainer.callbacks.EarlyStopping.mode: is \"least\"; give one of: auto, min, max\n"
+        "l.yaml:3:3: trainer.callbacks.EarlyStopping.patience: is -1; give a whole number from 0 to 1000000\n"
+        "l.yaml:3:3: trainer.callbacks.EarlyStopping.monitor: train_loss is no value of an evaluation; there are "
+        "val_loss, val_accuracy, val_f1_macro and val_pearson, and of a named set of data.val val_NAME_loss, "
+        "...\n"
+        "l.yaml:3:3: trainer.callbacks.EarlyStopping.min_dleta: unknown key; did you mean min_delta?\n");
+    wrong_flags(
+        STOPPING("monitor: train_loss"),
+        "l.yaml:3:3: trainer.callbacks.EarlyStopping.monitor: train_loss is no value of an evaluation; there are "
+        "val_loss, val_accuracy, val_f1_macro and val_pearson, and of a named set of data.val val_NAME_loss, "
+        "...\n");
     wrong_flags("  val_check_interval: 0.5\n" STOPPING("monitor: val_loss, check_on_train_epoch_end: true"),
                 "l.yaml:4:3: trainer.callbacks.EarlyStopping.check_on_train_epoch_end: each evaluation is looked at "
                 "once, and epochs do not end with one each; remove it\n");
@@ -277,6 +288,8 @@ static void test_model_checkpoint(void **state)
           "trainer.callbacks.ModelCheckpoint.filename");
     flags(SAVING("every_n_epochs: 2, save_top_k: -1"), EVALUATED,
           "\"checkpointing\": {\"save_every_n_epochs\": 2, \"keep_last_n\": 0}", NULL);
+    flags(SAVING("every_n_epochs: 0"), EVALUATED, "\"checkpointing\": {\"save_every_n_steps\": 0, \"keep_last_n\": 1}",
+          NULL);
     flags(SAVING("save_top_k: 0, monitor: val_loss"), EVALUATED,
           "\"checkpointing\": {\"save_every_n_steps\": 0, \"keep_last_n\": 1}", NULL);
     flags(CALLBACKS("    - {class_path: ModelCheckpoint, init_args: {monitor: val_loss, save_top_k: 2, mode: min}}\n"
@@ -304,26 +317,28 @@ static void test_model_checkpoint(void **state)
 static void test_callbacks(void **state)
 {
     (void)state;
-    flags(CALLBACKS("    - class_path: LearningRateMonitor\n      init_args: {logging_interval: epoch}\n    - class_path: "
-                    "RichModelSummary\n    - class_path: ThroughputMonitor\n    - class_path: DeviceStatsMonitor\n    - "
-                    "class_path: OnExceptionCheckpoint\n      init_args: {dirpath: x}\n    - class_path: a.Mine\n"),
+    flags(CALLBACKS(
+              "    - class_path: LearningRateMonitor\n      init_args: {logging_interval: epoch}\n    - class_path: "
+              "RichModelSummary\n    - class_path: ThroughputMonitor\n    - class_path: DeviceStatsMonitor\n    - "
+              "class_path: OnExceptionCheckpoint\n      init_args: {dirpath: x}\n    - class_path: a.Mine\n"),
           EVALUATED, EACH_EPOCH,
           "trainer.callbacks (DeviceStatsMonitor: metrics.jsonl has memory, and what a GPU does), trainer.callbacks "
           "(OnExceptionCheckpoint: a run that fails goes on from its newest checkpoint), trainer.callbacks (Mine is "
           "Python)");
-    wrong_flags(CALLBACKS("    - class_path: EMAWeightAveraging\n    - class_path: LearningRateFinder\n    - class_path: "
-                          "BatchSizeFinder\n    - class_path: SpikeDetection\n    - class_path: ModelPruning\n    - "
-                          "class_path: BackboneFinetuning\n"),
-                "l.yaml:3:3: trainer.callbacks: EMAWeightAveraging: averages of weights are not there yet; remove it\n"
-                "l.yaml:3:3: trainer.callbacks: LearningRateFinder: no rate is searched for; remove it, "
-                "lr_scheduler_type lrrangetest sweeps over rates\n"
-                "l.yaml:3:3: trainer.callbacks: BatchSizeFinder: no batch size is searched for; remove it, train --plan "
-                "says what fits\n"
-                "l.yaml:3:3: trainer.callbacks: SpikeDetection: here it is training.loss_guard_factor, or "
-                "skip_update_lossz; write that, and remove it\n"
-                "l.yaml:3:3: trainer.callbacks: ModelPruning: weights are not pruned; remove it\n"
-                "l.yaml:3:3: trainer.callbacks: BackboneFinetuning: what is frozen stays so; remove it, "
-                "training.freeze names tensors\n");
+    wrong_flags(
+        CALLBACKS("    - class_path: EMAWeightAveraging\n    - class_path: LearningRateFinder\n    - class_path: "
+                  "BatchSizeFinder\n    - class_path: SpikeDetection\n    - class_path: ModelPruning\n    - "
+                  "class_path: BackboneFinetuning\n"),
+        "l.yaml:3:3: trainer.callbacks: EMAWeightAveraging: averages of weights are not there yet; remove it\n"
+        "l.yaml:3:3: trainer.callbacks: LearningRateFinder: no rate is searched for; remove it, "
+        "lr_scheduler_type lrrangetest sweeps over rates\n"
+        "l.yaml:3:3: trainer.callbacks: BatchSizeFinder: no batch size is searched for; remove it, train --plan "
+        "says what fits\n"
+        "l.yaml:3:3: trainer.callbacks: SpikeDetection: here it is training.loss_guard_factor, or "
+        "skip_update_lossz; write that, and remove it\n"
+        "l.yaml:3:3: trainer.callbacks: ModelPruning: weights are not pruned; remove it\n"
+        "l.yaml:3:3: trainer.callbacks: BackboneFinetuning: what is frozen stays so; remove it, "
+        "training.freeze names tensors\n");
 }
 
 /* TrainingArguments beside num_train_epochs. */
@@ -332,9 +347,9 @@ static void arguments(const char *text, const char *training, const char *checkp
 {
     char all[1024], ours[1024];
     (void)snprintf(all, sizeof all, "num_train_epochs: 2\n%s", text);
-    (void)snprintf(ours, sizeof ours,
-                   "{\"training\": {\"num_epochs\": 2%s%s}, \"checkpointing\": {%s}%s%s%s}", *training != 0 ? ", " : "",
-                   training, checkpointing, ", \"logging\": {\"log_every_n_steps\": 500}", *more != 0 ? ", " : "", more);
+    (void)snprintf(ours, sizeof ours, "{\"training\": {\"num_epochs\": 2%s%s}, \"checkpointing\": {%s}%s%s%s}",
+                   *training != 0 ? ", " : "", training, checkpointing, ", \"logging\": {\"log_every_n_steps\": 500}",
+                   *more != 0 ? ", " : "", more);
     same_job("t.yaml", all, 1, ours, inert);
 }
 
@@ -357,7 +372,8 @@ static void test_arguments(void **state)
     arguments("eval_strategy: steps\neval_steps: 0.25\nsave_steps: 0.5\n", "\"eval_every_n_epochs\": 0.5",
               "\"save_every_n_epochs\": 1, \"keep_last_n\": 0", "", NULL);
     arguments("eval_strategy: steps\neval_steps: 0.3\nsave_steps: 0.5\nmax_steps: 11\n",
-              "\"eval_every_n_steps\": 4, \"max_steps\": 11", "\"save_every_n_steps\": 6, \"keep_last_n\": 0", "", NULL);
+              "\"eval_every_n_steps\": 4, \"max_steps\": 11", "\"save_every_n_steps\": 6, \"keep_last_n\": 0", "",
+              NULL);
     arguments("evals_per_epoch: 4\nsaves_per_epoch: 2\n", "\"eval_every_n_epochs\": 0.25",
               "\"save_every_n_epochs\": 0.5, \"keep_last_n\": 0", "", NULL);
     arguments("eval_strategy: epoch\neval_on_start: true\n", "\"eval_every_n_epochs\": 1, \"num_sanity_val_steps\": -1",
@@ -365,10 +381,9 @@ static void test_arguments(void **state)
     arguments("save_strategy: epoch\nsave_total_limit: 3\nsave_only_model: true\n", "",
               "\"save_every_n_epochs\": 1, \"keep_last_n\": 3", "",
               "save_only_model (checkpoints hold all state, and model/ the weights)");
-    arguments("save_strategy: best\neval_strategy: epoch\nmetric_for_best_model: accuracy\n",
-              "\"eval_every_n_epochs\": 1",
-              "\"save_every_n_steps\": 0, \"save_top_k\": 1, \"keep_last_n\": 0, \"monitor\": \"val_accuracy\"", "",
-              NULL);
+    arguments(
+        "save_strategy: best\neval_strategy: epoch\nmetric_for_best_model: accuracy\n", "\"eval_every_n_epochs\": 1",
+        "\"save_every_n_steps\": 0, \"save_top_k\": 1, \"keep_last_n\": 0, \"monitor\": \"val_accuracy\"", "", NULL);
     arguments("logging_strategy: epoch\n", "", EACH_500, "",
               "logging_strategy (lines come by steps, and metrics.jsonl has each)");
     wrong_arguments("eval_strategy: daily\nsave_strategy: daily\neval_delay: 2\nevals_per_epoch: 0.5\nlogging_steps: "
@@ -387,11 +402,12 @@ static void test_best_model(void **state)
     (void)state;
     arguments("load_best_model_at_end: true\neval_strategy: epoch\nsave_strategy: epoch\nsave_total_limit: 2\n",
               "\"eval_every_n_epochs\": 1", "\"save_every_n_epochs\": 1, \"keep_last_n\": 1, " BEST, "", NULL);
-    arguments("load_best_model_at_end: true\neval_strategy: steps\neval_steps: 50\nsave_steps: 100\nsave_total_limit: "
-              "1\nmetric_for_best_model: eval_f1\ngreater_is_better: false\n",
-              "\"eval_every_n_steps\": 50",
-              "\"save_every_n_steps\": 100, \"keep_last_n\": 1, \"monitor\": \"val_f1_macro\", \"mode\": \"min\", " BEST,
-              "", NULL);
+    arguments(
+        "load_best_model_at_end: true\neval_strategy: steps\neval_steps: 50\nsave_steps: 100\nsave_total_limit: "
+        "1\nmetric_for_best_model: eval_f1\ngreater_is_better: false\n",
+        "\"eval_every_n_steps\": 50",
+        "\"save_every_n_steps\": 100, \"keep_last_n\": 1, \"monitor\": \"val_f1_macro\", \"mode\": \"min\", " BEST, "",
+        NULL);
     arguments("metric_for_best_model: accuracy\ngreater_is_better: true\n", "", EACH_500, "", NULL); /* as there */
     arguments("early_stopping_patience: 3\neval_strategy: epoch\n", "\"eval_every_n_epochs\": 1", EACH_500,
               "\"early_stopping\": {\"monitor\": \"val_loss\", \"patience\": 3, \"check_finite\": false}", NULL);
@@ -421,6 +437,7 @@ int main(void)
         cmocka_unit_test(test_limits),         cmocka_unit_test(test_intervals),
         cmocka_unit_test(test_early_stopping), cmocka_unit_test(test_nothing_to_evaluate),
         cmocka_unit_test(test_callbacks),      cmocka_unit_test(test_model_checkpoint),
-        cmocka_unit_test(test_classes),        cmocka_unit_test(test_arguments),      cmocka_unit_test(test_best_model)};
+        cmocka_unit_test(test_classes),        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_best_model)};
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

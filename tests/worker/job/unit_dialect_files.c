@@ -183,12 +183,15 @@ static void test_blocks(void **state)
              NULL);
     same_job("f.json", "{\"fsdp_auto_wrap_policy\": \"NO_WRAP\", \"fsdp_min_num_params\": 0}", 2,
              "{\"training\": {\"strategy\": \"full_shard\"}, \"fsdp\": {\"auto_wrap_policy\": \"none\"}}", NULL);
+    same_job("f.json", "{\"fsdp_version\": 2, \"reshard_after_forward\": 2}", 4,
+             "{\"training\": {\"strategy\": \"full_shard\"}, \"fsdp\": {\"reshard_after_forward\": 2}}", NULL);
     same_job("f.json", "{\"fsdp_version\": \"1\", \"reshard_after_forward\": \"HYBRID_SHARD\"}", 2,
              "{\"training\": {\"strategy\": \"hybrid_shard\"}}", NULL);
     refused(
         "f.json",
         "{\"fsdp_version\": 2, \"reshard_after_forward\": \"FULL_SHARD\", \"xla\": true, \"state_dict_type\": 2}", 1,
-        "f.json:1:21: reshard_after_forward: of fsdp_version 2 it is true or false; with names of strategies write 1 "
+        "f.json:1:21: reshard_after_forward: of fsdp_version 2 it is true, false, or a number of ranks; with names of "
+        "strategies write 1 "
         "there\nf.json:1:60: xla: is true: XLA is not supported; remove it, and ranks compute on CPUs or CUDA GPUs\n"
         "f.json:1:73: state_dict_type: is 2: its slices load on one number of ranks only; write 3\n");
 }
@@ -304,13 +307,18 @@ static void test_lightning(void **state)
         "trainer.callbacks (Mine is Python)");
     same_job("l.yaml",
              "_target_: pytorch_lightning.Trainer\ngpus: null\nmax_steps: null\nprecision: 32\nprocess_position: 1\n",
-             1, "{" EACH_EPOCH "\"training\": {" EVALUATED ", \"num_epochs\": 1000, \"max_grad_norm\": 0, \"precision\": \"32-true\"}}",
+             1,
+             "{" EACH_EPOCH "\"training\": {" EVALUATED
+             ", \"num_epochs\": 1000, \"max_grad_norm\": 0, \"precision\": \"32-true\"}}",
              "process_position (there are no bars)");
     same_job("l.yaml",
              "trainer:\n  max_steps: 5\n  devices: [0, 1]\n  strategy:\n    class_path: "
              "lightning.pytorch.strategies.FSDPStrategy\n"
              "    init_args: {sharding_strategy: SHARD_GRAD_OP}\n",
-             2, "{" EACH_EPOCH "\"training\": {" EVALUATED ", \"max_steps\": 5, \"strategy\": \"shard_grad_op\", \"max_grad_norm\": 0}}", NULL);
+             2,
+             "{" EACH_EPOCH "\"training\": {" EVALUATED
+             ", \"max_steps\": 5, \"strategy\": \"shard_grad_op\", \"max_grad_norm\": 0}}",
+             NULL);
     same_job("l.yaml",
              "trainer:\n  max_steps: 5\n  strategy:\n    class_path: lightning.pytorch.strategies.DDPStrategy\n"
              "    init_args:\n      ddp_comm_hook: "
@@ -320,32 +328,32 @@ static void test_lightning(void **state)
              "matrix_approximation_rank: 4, start_powerSGD_iter: 50}\n"
              "      model_averaging_period: 3\n      find_unused_parameters: true\n      bucket_cap_mb: 10\n",
              2,
-             "{" EACH_EPOCH "\"training\": {" EVALUATED ", \"max_steps\": 5, \"strategy\": \"ddp\", \"max_grad_norm\": 0}, \"ddp\": {\"comm_hook\": "
+             "{" EACH_EPOCH "\"training\": {" EVALUATED
+             ", \"max_steps\": 5, \"strategy\": \"ddp\", \"max_grad_norm\": 0}, \"ddp\": {\"comm_hook\": "
              "\"power_sgd\", \"comm_wrapper\": \"bf16_compress\", "
              "\"bucket_cap_mb\": 10}, \"power_sgd\": {\"matrix_approximation_rank\": 4, \"start_powerSGD_iter\": 50}, "
              "\"local_sgd\": {\"period\": 3}}",
              "trainer.strategy.init_args.find_unused_parameters (these models use all their parameters)");
-    refused(
-        "l.yaml",
-        "seed_everything: true\nmodel:\n  class_path: a.Net\ndata:\n  x: {class_path: b.Data}\n  y: ???\ntrainer:\n"
-        "  devices: 4\n  num_nodes: 2\n  limit_train_batches: 1.5\n  max_time: 60\n  callbacks: [{class_path: "
-        "EarlyStopping}]\n  strategy: {class_path: a.Own}\n  plugins: [x]\n  max_epoch: 3\noptimizer: {class_path: "
-        "a.Prodigy}\n",
-        2,
-        "l.yaml:6:3: data.y: is ???, Hydra's word for a value that must be given; give it\n"
-        "l.yaml:8:3: trainer.devices: 4 devices * 2 nodes, and there are 2 ranks; start them with dtrun --nnodes=2 "
-        "--nproc_per_node=4\n"
-        "l.yaml:10:3: trainer.limit_train_batches: give a number of batches, or a share of them up to 1.0\n"
-        "l.yaml:11:3: trainer.max_time: give a time: \"DD:HH:MM:SS\", or an object of weeks, days, hours, minutes, "
-        "seconds\n"
-        "l.yaml:12:3: trainer.callbacks.EarlyStopping: nothing is watched; give early_stopping.monitor, such as "
-        "val_loss\n"
-        "l.yaml:13:3: trainer.strategy: Own: there are DDPStrategy, FSDPStrategy, DeepSpeedStrategy and "
-        "SingleDeviceStrategy; write one of them, or a name of train --list-strategies\n"
-        "l.yaml:14:3: trainer.plugins: plugins of Python are not loaded; remove it\n"
-        "l.yaml:15:3: trainer.max_epoch: unknown key; did you mean max_epochs?\n"
-        "l.yaml:16:1: optimizer: Prodigy: there are torch.optim.AdamW, Adam, SGD, Adagrad, and Lion; write one of "
-        "them\n");
+    refused("l.yaml",
+            "seed_everything: true\nmodel:\n  class_path: a.Net\ndata:\n  x: {class_path: b.Data}\n  y: ???\ntrainer:\n"
+            "  devices: 4\n  num_nodes: 2\n  limit_train_batches: 1.5\n  max_time: 60\n  callbacks: [{class_path: "
+            "EarlyStopping}]\n  strategy: {class_path: a.Own}\n  plugins: [x]\n  max_epoch: 3\noptimizer: {class_path: "
+            "a.Prodigy}\n",
+            2,
+            "l.yaml:6:3: data.y: is ???, Hydra's word for a value that must be given; give it\n"
+            "l.yaml:8:3: trainer.devices: 4 devices * 2 nodes, and there are 2 ranks; start them with dtrun --nnodes=2 "
+            "--nproc_per_node=4\n"
+            "l.yaml:10:3: trainer.limit_train_batches: give a number of batches, or a share of them up to 1.0\n"
+            "l.yaml:11:3: trainer.max_time: give a time: \"DD:HH:MM:SS\", or an object of weeks, days, hours, minutes, "
+            "seconds\n"
+            "l.yaml:12:3: trainer.callbacks.EarlyStopping: nothing is watched; give early_stopping.monitor, such as "
+            "val_loss\n"
+            "l.yaml:13:3: trainer.strategy: Own: there are DDPStrategy, FSDPStrategy, DeepSpeedStrategy and "
+            "SingleDeviceStrategy; write one of them, or a name of train --list-strategies\n"
+            "l.yaml:14:3: trainer.plugins: plugins of Python are not loaded; remove it\n"
+            "l.yaml:15:3: trainer.max_epoch: unknown key; did you mean max_epochs?\n"
+            "l.yaml:16:1: optimizer: Prodigy: there are torch.optim.AdamW, Adam, SGD, Adagrad, and Lion; write one of "
+            "them\n");
 }
 
 /* ---- several files ---- */
@@ -459,6 +467,9 @@ static void test_explain(void **state)
     explains("learning_rate", "learning_rate (Hugging Face)\n    training.learning_rate\n");
     explains("zero_optimization.stage", "zero_optimization.stage (DeepSpeed)\n    training.strategy: 0 = zero0");
     explains("deepspeed.zero_optimization.stage", "(DeepSpeed)");
+    explains("Timer", "Timer (a callback of Lightning)\n    its arguments: duration, interval, verbose\n");
+    explains("EarlyStopping.divergence_threshold", "divergence_threshold (Lightning's EarlyStopping)\n    "
+                                                   "early_stopping.divergence_threshold\n");
     explains("trainer.max_epochs", "max_epochs (Lightning's Trainer)\n    training.num_epochs; 1000 where nothing ends "
                                    "the run; -1 beside max_steps or\n    max_time\n");
     explains("fsdp_offload_params",

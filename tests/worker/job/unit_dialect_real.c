@@ -48,7 +48,12 @@ static const struct {
     {"recipe.yaml", 1, "gpt2", "data.val=y"},
     {"trainer_flags.yaml", 1, "gpt2", NULL},
     {"command_line.yaml", 1, "bert", "data.val=y"},
+    {"command_line.yaml", 1, "bert", NULL},
+    {"monitored.yaml", 1, "gpt2", "data.val=y"},
     {"twice.yaml", 1, "gpt2", NULL},
+    {"arguments5.json", 1, "gpt2", "data.val=y"},
+    {"arguments4.json", 1, "gpt2", "data.val=y"},
+    {"all_flags.yaml", 1, "gpt2", "data.val=y"},
 };
 
 static void say(const struct job *job, struct dt_text *out)
@@ -57,6 +62,14 @@ static void say(const struct job *job, struct dt_text *out)
     dt_text_printf(out, "taken: %s, %s, batch %lld * %lld, %s %g, %s\n", t->strategy, t->precision,
                    (long long)t->batch_size_per_gpu, (long long)t->gradient_accumulation_steps, job->optimizer.name,
                    t->learning_rate, t->lr_scheduler_type);
+    if (job->stopping.monitor != NULL || job->checkpointing.save_top_k > 0) {
+        dt_text_printf(
+            out,
+            "evaluated every %g epochs or %lld steps, %g batches; ends by %s; the best %lld and the newest %lld stay\n",
+            t->eval_every_n_epochs, (long long)t->eval_every_n_steps, t->eval_batches,
+            job->stopping.monitor != NULL ? job->stopping.monitor : "nothing", (long long)job->checkpointing.save_top_k,
+            (long long)job->checkpointing.keep_last_n);
+    }
     if (job->inert_keys != NULL) {
         dt_text_printf(out, "no effect: %s\n", job->inert_keys);
     }

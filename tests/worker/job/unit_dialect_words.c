@@ -185,8 +185,7 @@ static void test_lightning_flags(void **state)
              "{" TRAINED ", \"gradient_clip_algorithm\": \"value\", \"gradient_clip_value\": 0.5}}", NULL);
     same_job("l.yaml", "trainer: {max_epochs: 8, gradient_clip_val: 0, gradient_clip_algorithm: value}\n", 1,
              "{" TRAINED "}}", NULL);
-    same_job("l.yaml", "trainer: {max_epochs: 8, fast_dev_run: 3}\n", 1,
-             "{" TRAINED ", \"fast_dev_run\": 3}}", NULL);
+    same_job("l.yaml", "trainer: {max_epochs: 8, fast_dev_run: 3}\n", 1, "{" TRAINED ", \"fast_dev_run\": 3}}", NULL);
     static const char *const precisions[][2] = {
         {"32", "32-true"},  {"32-true", "32-true"},   {"bf16", "bf16-mixed"},     {"bf16-mixed", "bf16-mixed"},
         {"16", "16-mixed"}, {"16-mixed", "16-mixed"}, {"bf16-true", "bf16-true"}, {"16-true", "16-true"},
@@ -197,14 +196,15 @@ static void test_lightning_flags(void **state)
         (void)snprintf(ours, sizeof ours, "{" TRAINED ", \"precision\": \"%s\"}}", precisions[i][1]);
         same_job("l.yaml", text, 1, ours, NULL);
     }
-    refused("l.yaml",
-            "trainer: {max_epochs: 8, accumulate_grad_batches: {0: 8}, val_check_interval: 10, precision: "
-            "transformer-engine}\n",
-            1,
-            "l.yaml:1:59: trainer.val_check_interval: batches of a step change with accumulate_grad_batches; give a share "
-            "of an epoch\n"
-            "l.yaml:1:83: trainer.precision: is \"transformer-engine\": Transformer Engine is not supported; write "
-            "bf16-mixed\n");
+    refused(
+        "l.yaml",
+        "trainer: {max_epochs: 8, accumulate_grad_batches: {0: 8}, val_check_interval: 10, precision: "
+        "transformer-engine}\n",
+        1,
+        "l.yaml:1:59: trainer.val_check_interval: batches of a step change with accumulate_grad_batches; give a share "
+        "of an epoch\n"
+        "l.yaml:1:83: trainer.precision: is \"transformer-engine\": Transformer Engine is not supported; write "
+        "bf16-mixed\n");
 }
 
 #define STRATEGY(class, args)                                                                                          \
@@ -232,7 +232,9 @@ static void test_lightning_strategies(void **state)
              "trainer.strategy.init_args.pin_memory");
     write_file("inner.json", "{\"zero_optimization\": {\"stage\": 1}, \"gradient_clipping\": 0.25}");
     same_job("l.yaml", STRATEGY("DeepSpeedStrategy", "stage: 1, config: inner.json"), 2,
-             "{" SAVED "\"training\": {\"num_epochs\": 8, \"eval_every_n_epochs\": 1, \"num_sanity_val_steps\": 2, \"max_grad_norm\": 0.25, \"strategy\": \"zero1\"}}", NULL);
+             "{" SAVED "\"training\": {\"num_epochs\": 8, \"eval_every_n_epochs\": 1, \"num_sanity_val_steps\": 2, "
+             "\"max_grad_norm\": 0.25, \"strategy\": \"zero1\"}}",
+             NULL);
     refused("l.yaml", STRATEGY("DDPStrategy", "bucket_cap: 10, sharding_strategy: FULL_SHARD"), 2,
             "l.yaml:1:103: trainer.strategy.init_args.bucket_cap: unknown key; did you mean bucket_cap_mb?\n"
             "l.yaml:1:119: trainer.strategy.init_args.sharding_strategy: unknown key; did you mean "

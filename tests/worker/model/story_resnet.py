@@ -163,15 +163,25 @@ def test_bf16(tmp_path):
 
 @pytest.mark.skipif(not os.path.exists(GPU_TRAIN), reason="built without the CUDA toolkit's headers")
 @pytest.mark.parametrize("ranks, run, sync", [(1, "one_rank", "false"), (2, "sync_2_ranks", "true")])
-def test_on_a_gpu(tmp_path, ranks, run, sync):
-    """The software GPU: the same numbers, with CUDA graphs where no collective is within a layer."""
+def test_on_a_gpu(tmp_path, monkeypatch, ranks, run, sync):
+    """The software GPU: the same numbers, with CUDA graphs where no collective is within a layer, and convolutions by cuDNN, chosen once
+    for all ranks."""
     want = expected("bottleneck")["runs"][run]["fp64"]["loss"]
     for name, path in (("dtrun", support.program("dtrun")), ("train", GPU_TRAIN)):  # `train` is the worker that lies beside dtrun
         shutil.copy2(path, tmp_path / name)
+    monkeypatch.setenv("SOFTGPU_CUDNN_EXACT", "1")  # the other engine of the fake cuDNN rounds to TF32, so F32 must leave it out
+    monkeypatch.setenv("DTRUN_CONVOLUTION", "cudnn")
+    monkeypatch.setenv("DTRUN_CACHE", str(tmp_path / "cache"))
     job = make_job(tmp_path, "bottleneck", ranks, training={"device": "cuda", "share_gpu": True, "max_steps": 4})
-    train(job, tmp_path / "run", ranks, f"training.sync_batch_norm={sync}", "training.cuda_graphs=true", "training.collectives=peer",
-          dtrun=str(tmp_path / "dtrun"))
-    assert [m["loss"] for m in metrics(tmp_path / "run") if "loss" in m] == pytest.approx(want[:4], rel=2e-5)
+    hashes = set()
+    for level in ("none", "block"):
+        r = train(job, tmp_path / level, ranks, f"training.sync_batch_norm={sync}", "training.cuda_graphs=true", "training.collectives=peer",
+                  "activation_checkpointing.enabled=true", f"activation_checkpointing.level={level}", dtrun=str(tmp_path / "dtrun"))
+        assert ("train: 14 convolutions measured" in r.stderr) == (level == "none"), r.stderr
+        assert "kernels of our own" not in r.stderr, r.stderr
+        hashes.add(weights_hash(tmp_path / level))
+    assert len(hashes) == 1
+    assert [m["loss"] for m in metrics(tmp_path / "none") if "loss" in m] == pytest.approx(want[:4], rel=2e-5)
 
 
 @pytest.mark.parametrize("choice, count", [("true", 2), ("false", 0)])

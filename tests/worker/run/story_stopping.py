@@ -203,14 +203,15 @@ def write_images(path, samples):
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("every", [0.25, 0.5, 1, 2])
 def test_evaluations_by_epochs(tmp_path, ranks, every):
-    """97 samples by 6 for each step: an epoch is 16 steps, and one sample is left over. An evaluation follows the epoch's last step."""
+    """97 samples by 6 for each step: an epoch is 16 steps, and one sample is left over. An evaluation follows the epoch's last step,
+    and where epochs say it a checkpoint."""
     write_images(tmp_path / "train.safetensors", 97)
     job = tmp_path / "job.json"
     job.write_text(json.dumps({
         "model": {"name": "mlp", "num_channels": 1, "image_size": 4, "hidden_size": 8, "last_hidden_size": 8, "num_labels": 3},
         "data": {"train": str(tmp_path / "train.safetensors"), "val": str(tmp_path / "train.safetensors")},
         "training": {"batch_size_per_gpu": 6 // ranks, "num_epochs": 4, "learning_rate": 1e-3, "threads": 1, "eval_every_n_epochs": every},
-        "checkpointing": {"save_every_n_steps": 3}, "logging": {"log_every_n_steps": 1}}))
+        "checkpointing": {"save_every_n_epochs": every, "keep_last_n": 0}, "logging": {"log_every_n_steps": 1}}))
     result = training.train(job, tmp_path / "out", ranks=ranks)
     assert result.code == 0, result
     at = {s: math.ceil(e) if (math.ceil(e) - e) * 97 < 5.5 else e for s, e in training.metrics(tmp_path / "out", "epoch").items()}
@@ -218,6 +219,12 @@ def test_evaluations_by_epochs(tmp_path, ranks, every):
     steps = sorted(at)
     expected = {s for before, s in zip([0, *steps], steps) if at[s] // every > (at[before] if before else 0) // every} | {steps[-1]}
     assert evaluated == expected and len(expected) == max(1, int(4 / every)), (evaluated, expected, at)
+    assert set(saved_steps(tmp_path / "out")) == expected
+    if every == 0.5:  # stopped and gone on with in the middle of an epoch: the same steps are saved; steps save beside epochs
+        sets = ["checkpointing.save_every_n_steps=21"]
+        assert training.train(job, tmp_path / "parts", ranks=ranks, sets=[*sets, "training.max_steps=20"]).code == 0
+        assert training.train(job, tmp_path / "parts", ranks=ranks, sets=sets).code == 0
+        assert set(saved_steps(tmp_path / "parts")) == expected | {20, 21, 42, 63}
     # in parts: the same evaluations
     assert training.train(job, tmp_path / "parts", ranks=ranks, sets=["training.num_epochs=2"]).code == 0
     assert training.train(job, tmp_path / "parts", ranks=ranks).code == 0
@@ -271,3 +278,22 @@ def test_refusals(place, sets, words):
     _, job = place
     p = subprocess.run([support.program("train"), job, "--plan", *(y for x in sets for y in ("--set", x))], capture_output=True, text=True)
     assert p.returncode == 2 and words in p.stderr, p
+
+
+def test_a_share_of_evaluation(place):
+    """eval_batches 0.5 is half of the batches on all ranks, 1.0 all of them, and never none; num_sanity_val_steps -1 tries all."""
+    folder, job = place
+    losses = {}
+    counts = {"all": 0, "written": "1.0", "half": 0.5, "few": 1e-9, "one": 1}
+    for name, count in counts.items():
+        out = folder / f"share-{name}"
+        sets = ["training.max_steps=2", "training.warmup_steps=0", "training.eval_every_n_steps=0", f"training.eval_batches={count}", "training.num_sanity_val_steps=-1"]
+        result = training.train(job, out, ranks=2, sets=sets)
+        assert result.code == 0, result
+        losses[name] = training.metrics(out, "val_loss")[2]
+    assert losses["written"] == losses["all"] and losses["few"] == losses["one"]
+    assert len(set(losses.values())) == 3
+    rows = training.metrics(folder / "share-all", "val_loss")
+    assert list(rows) == [2]  # a trial is no evaluation
+    wrong = training.train(job, folder / "wrong", sets=["training.eval_batches=2.5"])
+    assert wrong.code == 2 and "training.eval_batches: is 2.5; give a whole number of batches, or a share below 1" in wrong.err, wrong

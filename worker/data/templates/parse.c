@@ -89,7 +89,7 @@ static struct node *body(struct parser *p, const char *const *ends)
 static struct node *parse_if(struct parser *p)
 {
     static const char *const ends[] = {"elif", "else", "endif", NULL}, *const last[] = {"endif", NULL};
-    struct node *n = parse_make(p, OP_IF, parse_expression(p), NULL);
+    struct node *n = parse_make(p, OP_IF, parse_or(p), NULL);
     n->items = body(p, ends);
     if (parse_accept(p, "elif")) {
         n->b = parse_deeper(p) ? parse_if(p) : NULL;

@@ -50,7 +50,7 @@ const char *parse_expect_name(struct parser *p);
 
 /* expressions.c */
 struct node *parse_expression(struct parser *p);
-/* An expression without a condition: "a if b" ends before "if". */
+/* An expression without a condition, as behind if, elif and in: "a if b" ends before "if". */
 struct node *parse_or(struct parser *p);
 /* Counts one more level of nesting. False: there are too many. */
 bool parse_deeper(struct parser *p);

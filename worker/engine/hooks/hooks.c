@@ -100,9 +100,10 @@ int64_t hook_usual_step(const struct strategy *s, int64_t *rare)
     return h->row != NULL && h->row->local && h->job->local_sgd.period > 1 ? *rare + 1 : *rare;
 }
 
-void hook_begin_step(struct strategy *s, int64_t step)
+void hook_begin_step(struct strategy *s, int64_t step, double share)
 {
     struct hook *h = &s->hook;
+    h->share = share;
     h->step = step;
     h->apart = h->row != NULL && h->row->local && step >= h->job->local_sgd.warmup_steps;
     int together = !h->apart ? s->size : hook_has_groups(h->job) ? s->shards : 1;

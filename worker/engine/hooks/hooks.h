@@ -39,6 +39,7 @@ struct hook {
     const struct job *job;
     struct power_sgd *power; /* power_sgd.c; null: not that hook */
     int64_t step;            /* the one that is enqueued, counted from 0 over the whole run */
+    double share;            /* of that step */
     bool apart;              /* of that step: gradients are not summed over all ranks */
 };
 
@@ -48,8 +49,9 @@ const struct hook_row *hook_choose(const struct job *job, const char *row_hook, 
 bool hook_has_groups(const struct job *job);
 /* DT_INVALID: the job's hook is not one of GPUs. */
 int hook_check_gpu(const struct job *job, struct dt_error *err);
-/* A step begins, number `step` of the run. */
-void hook_begin_step(struct strategy *s, int64_t step);
+/* A step begins, number `step` of the run. share: what its gradients are larger than those of a step of all
+ * micro-steps, on whose scale errors of steps are kept; 1 but for short ones. */
+void hook_begin_step(struct strategy *s, int64_t step, double share);
 
 /* A step that is as most of a long run are, and *rare, of which local SGD has one every period steps; the same
  * where there is no such. */
@@ -76,6 +78,8 @@ struct hook_state {
 /* State number i of this rank; false: there are no more. count 0: there is nothing in it yet, or it is not kept.
  * Before strategy_open: what there may be, and data is null. */
 bool hook_state_at(const struct strategy *s, int i, struct hook_state *out);
+/* Elements that a checkpoint has of them, of all ranks. */
+double hook_saved_elements(const struct strategy *s);
 /* loaded: the states were filled from a checkpoint; otherwise they become what they are at the start of a run. */
 void hook_state_loaded(struct strategy *s, bool loaded);
 

@@ -308,6 +308,21 @@ static void add_error(struct strategy *s, const struct place *at)
     }
 }
 
+/* All errors of a bucket, which lie side by side. */
+static void scale_errors(struct strategy *s, const struct power_bucket *b, double factor)
+{
+    const struct power_sgd *x = s->hook.power;
+    const struct matrix *first = &x->matrices[b->matrix], *last = first + b->matrix_count - 1;
+    if (x->error != NULL && factor != 1) {
+        s->world->device->kernels->scale(
+            s->world->communication,
+            &(struct dt_scale_args){.x = x->error + (size_t)first->error * dt_dtype_size(s->precision.wire),
+                                    .count = last->error + last->n * last->m - first->error,
+                                    .factor = factor,
+                                    .type = s->precision.wire});
+    }
+}
+
 static void multiply(struct strategy *s, const struct dt_matmul_args *product)
 {
     struct dt_matmul_args a = *product;
@@ -404,6 +419,7 @@ void power_sgd_exchange(struct strategy *s, int bucket, void *gradients, int64_t
     if (x->whole) {
         copy_square(s, b, gradients, count, false);
     }
+    scale_errors(s, b, s->hook.share);
     for (int i = 0; i < b->matrix_count; i++) {
         const struct place at = place_of(s, &all[i], gradients);
         add_error(s, &at);
@@ -425,6 +441,7 @@ void power_sgd_exchange(struct strategy *s, int bucket, void *gradients, int64_t
         const struct place at = place_of(s, &all[i], gradients);
         decompress(s, &at);
     }
+    scale_errors(s, b, 1 / s->hook.share);
     if (x->whole) {
         copy_square(s, b, gradients, count, true);
         clear_gaps(s, bucket, gradients, count);
@@ -442,6 +459,12 @@ static const struct power_bucket *bucket_of(const struct power_sgd *x, int matri
         b++;
     }
     return b;
+}
+
+double hook_saved_elements(const struct strategy *s)
+{
+    const struct power_sgd *x = s->hook.power;
+    return x == NULL || x->whole ? 0 : (double)x->error_total * s->size + (x->job->warm_start ? (double)x->q_total : 0);
 }
 
 bool hook_state_at(const struct strategy *s, int i, struct hook_state *out)

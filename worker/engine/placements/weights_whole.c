@@ -61,8 +61,8 @@ static void publish(struct strategy *s)
         int64_t first, count;
         strategy_owned(s, u, &first, &count);
         strategy_note(s, 'P', u);
-        strategy_gather(s, u, unit_at(s, u) + (size_t)first * s->type_size, unit_at(s, u), count, s->precision.compute,
-                        "publish weights");
+        strategy_gather(s, u, s->world->gather, unit_at(s, u) + (size_t)first * s->type_size, unit_at(s, u), count,
+                        s->precision.compute, "publish weights");
         dt_event_record(s->unit_ready[u], s->world->gathering);
     }
 }

@@ -113,10 +113,29 @@ static void explain_rule(struct search *s, const struct dialect *d, const struct
     }
 }
 
+/* A class whose arguments are a dialect of their own: EarlyStopping. */
+static void explain_class(struct search *s, const struct dialect *d)
+{
+    static const char callbacks[] = "lightning.trainer.callbacks.";
+    const char *class = d->places[0] + sizeof callbacks - 1;
+    if (strncmp(d->places[0], callbacks, sizeof callbacks - 1) != 0 || !is_it(s, class)) {
+        return;
+    }
+    struct dt_text text;
+    dt_text_init(&text);
+    for (const struct dialect_rule *r = d->rules; r->from != NULL; r++) {
+        dt_text_printf(&text, "%s%s", r == d->rules ? "its arguments: " : ", ", r->from);
+    }
+    dt_text_printf(s->out, "%s (a callback of Lightning)\n", class);
+    wrap(s, dt_text_str(&text));
+    dt_text_clear(&text);
+}
+
 static void search(struct search *s)
 {
     explain_own(s);
     for (const struct dialect *const *d = dialects; *d != NULL; d++) {
+        explain_class(s, *d);
         for (const struct dialect_rule *r = (*d)->rules; r->from != NULL; r++) {
             explain_rule(s, *d, r);
         }

@@ -62,7 +62,7 @@ static int version_of(const struct dialect_use *u)
     return number == 1 ? 1 : 2;
 }
 
-/* Of version 2 a boolean; of version 1 the name of a strategy. */
+/* Of version 2 a boolean or a number of ranks; of version 1 the name of a strategy. */
 static void reshard(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     bool yes = cJSON_IsTrue(value) || is_word(value, "true"), no = cJSON_IsFalse(value) || is_word(value, "false");
@@ -70,13 +70,23 @@ static void reshard(struct dialect_use *u, const struct dialect_rule *r, const c
     (void)(strcmp(u->place, "accelerate.fsdp_config") == 0 &&
            dt_config_number(dt_config_value(u->c, "accelerate.parallelism_config.parallelism_config_dp_replicate_size"),
                             &replicas));
+    double ranks = 0;
+    if (version_of(u) == 2 && cJSON_IsNumber(value) && dt_config_number(value, &ranks)) {
+        dialect_give(u, path, "fsdp.reshard_after_forward", cJSON_CreateNumber(ranks));
+        if (replicas <= 1) {
+            dialect_give(u, path, r->to, cJSON_CreateString("full_shard"));
+        }
+        return;
+    }
     if (version_of(u) == 2 && (yes || no) && replicas > 1) {
         return; /* the sizes of the mesh have chosen with it */
     }
     if (version_of(u) == 2 && (yes || no)) {
         dialect_give(u, path, r->to, cJSON_CreateString(yes ? "full_shard" : "shard_grad_op"));
     } else if (version_of(u) == 2) {
-        dt_config_problem(u->c, path, "of fsdp_version 2 it is true or false; with names of strategies write 1 there");
+        dt_config_problem(
+            u->c, path,
+            "of fsdp_version 2 it is true, false, or a number of ranks; with names of strategies write 1 there");
     } else if (yes || no) {
         dt_config_problem(u->c, path,
                           "of fsdp_version 1 it is the name of a strategy, FULL_SHARD; with true or false write "
@@ -104,7 +114,8 @@ static const struct dialect_rule block_rules[] = {
     WORDS("sharding_strategy", "training.strategy",
           STRATEGIES "|1=full_shard|2=shard_grad_op|3=no_shard|4=hybrid_shard|5=hybrid_shard_zero2"),
     FUNCTION("reshard_after_forward", "training.strategy", reshard,
-             "`training.strategy`: true = `full_shard`, false = `shard_grad_op`; of version 1 the name of a strategy"),
+             "`training.strategy`: true = `full_shard`, false = `shard_grad_op`, a number also "
+             "`fsdp.reshard_after_forward`; of version 1 the name of a strategy"),
     WORDS("auto_wrap_policy", "fsdp.auto_wrap_policy",
           "TRANSFORMER_BASED_WRAP=transformer_based|SIZE_BASED_WRAP=size_based|NO_WRAP=none"),
     SILENT("transformer_layer_cls_to_wrap", "must be the layer of the model, which is a unit"),

@@ -65,7 +65,8 @@ static void resume(struct dialect_use *u, const struct dialect_rule *r, const ch
 {
     const char *word = cJSON_IsString(value) ? value->valuestring : "";
     if (strcmp(word, "best") == 0) {
-        dt_config_problem(u->c, path, "a run goes on from its newest checkpoint; write last, or the folder of the best");
+        dt_config_problem(u->c, path,
+                          "a run goes on from its newest checkpoint; write last, or the folder of the best");
     } else if (strcmp(word, "last") == 0 || strcmp(word, "hpc") == 0) {
         dialect_give(u, path, r->to, cJSON_CreateString("auto"));
     } else {
@@ -86,8 +87,10 @@ static const struct dialect_rule command_rules[] = {
     FUNCTION("seed_everything", "training.seed", seed, "`training.seed`; true = PL_GLOBAL_SEED, or 0"),
     FUNCTION("ckpt_path", "checkpointing.resume", resume, "`checkpointing.resume`: last and hpc are `auto`, or a path"),
     SILENT("weights_only", "a checkpoint holds no programs"),
-    FUNCTION_OF(OUTCOME_REFUSED, "model", NULL, python, "a class of Python: refused unless the job names a model; then no effect"),
-    FUNCTION_OF(OUTCOME_REFUSED, "data", NULL, python, "a class of Python: refused unless the job has `data.train`; then no effect"),
+    FUNCTION_OF(OUTCOME_REFUSED, "model", NULL, python,
+                "a class of Python: refused unless the job names a model; then no effect"),
+    FUNCTION_OF(OUTCOME_REFUSED, "data", NULL, python,
+                "a class of Python: refused unless the job has `data.train`; then no effect"),
     FUNCTION("optimizer", "optimizer.name", lightning_optimizer,
              "`optimizer.name` and its numbers: torch.optim.AdamW, Adam, SGD, Adagrad, and Lion; others are refused"),
     FUNCTION(
@@ -344,8 +347,9 @@ static const struct dialect_rule trainer_rules[] = {
     {.from = "callbacks",
      .how = DIALECT_FUNCTION,
      .fn = lightning_callbacks,
-     .text = "EarlyStopping, ModelCheckpoint, Timer: the tables below; progress bars, summaries and monitors are taken; "
-             "averages of weights, finders, pruning and unfreezing are refused; others have no effect",
+     .text =
+         "EarlyStopping, ModelCheckpoint, Timer with their arguments; progress bars, summaries and monitors are taken; "
+         "averages of weights, finders, pruning and unfreezing are refused; others have no effect",
      .shallow = true},
     REFUSE("plugins", "plugins of Python are not loaded; remove it"),
 
@@ -380,11 +384,14 @@ static const struct dialect_rule trainer_rules[] = {
 static const char *const command_places[] = {"lightning", NULL};
 static const char *const trainer_places[] = {"lightning.trainer", "lightning", NULL};
 
-const struct dialect dialect_lightning = {.name = "Lightning",
-                                          .section = "lightning",
-                                          .places = command_places,
-                                          .marks = "trainer|seed_everything|_target_|max_epochs|accelerator|devices",
-                                          .rules = command_rules,
-                                          .defaults = command_defaults};
+const struct dialect dialect_lightning = {
+    .name = "Lightning",
+    .section = "lightning",
+    .places = command_places,
+    .marks = "trainer|seed_everything|_target_|max_epochs|accelerator|devices|callbacks|max_time|"
+             "fast_dev_run|val_check_interval|check_val_every_n_epoch|limit_train_batches|"
+             "limit_val_batches|overfit_batches|gradient_clip_val|accumulate_grad_batches",
+    .rules = command_rules,
+    .defaults = command_defaults};
 const struct dialect dialect_trainer = {
     .name = "Lightning's Trainer", .places = trainer_places, .rules = trainer_rules, .defaults = lightning_defaults};

@@ -15,14 +15,9 @@ static const char *monitor_of(const char *theirs, struct dt_arena *arena)
     static const char *const sets[] = {"val_", "valid_", "validation_", "eval_", "dev_"};
     static const struct {
         const char *theirs, *ours;
-    } values[] = {{"loss", "val_loss"},
-                  {"loss_epoch", "val_loss"},
-                  {"loss_dataloader_idx_0", "val_loss"},
-                  {"acc", "val_accuracy"},
-                  {"accuracy", "val_accuracy"},
-                  {"f1", "val_f1_macro"},
-                  {"f1_macro", "val_f1_macro"},
-                  {"pearson", "val_pearson"}};
+    } values[] = {{"loss", "val_loss"},         {"loss_epoch", "val_loss"},   {"loss_dataloader_idx_0", "val_loss"},
+                  {"acc", "val_accuracy"},      {"accuracy", "val_accuracy"}, {"f1", "val_f1_macro"},
+                  {"f1_macro", "val_f1_macro"}, {"pearson", "val_pearson"}};
     char *word = dt_arena_strdup(arena, theirs);
     for (char *p = word; *p != 0; p++) {
         *p = *p == '/' || *p == '-' ? '_' : (char)tolower((unsigned char)*p);
@@ -144,6 +139,8 @@ static void fall_back(struct dialect_use *u, const char *to, cJSON *value)
 }
 
 /* Where no interval is given each epoch saves. The newest is kept beside the best, so that a run can go on. */
+#define BY_STEPS "checkpointing.save_every_n_steps"
+#define BY_EPOCHS "checkpointing.save_every_n_epochs"
 static void checkpoint_defaults(struct dialect_use *u)
 {
     bool said = dialect_says(u, "every_n_train_steps") || dialect_says(u, "every_n_epochs") ||
@@ -152,8 +149,8 @@ static void checkpoint_defaults(struct dialect_use *u)
         fall_back(u, "checkpointing.save_top_k", cJSON_CreateNumber(1));
         fall_back(u, "checkpointing.mode", cJSON_CreateString("min"));
     }
-    if (!said && dt_config_value(u->c, "checkpointing.save_every_n_steps") == NULL) {
-        fall_back(u, "checkpointing.save_every_n_epochs", cJSON_CreateNumber(1));
+    if (dt_config_value(u->c, BY_STEPS) == NULL && dt_config_value(u->c, BY_EPOCHS) == NULL) {
+        fall_back(u, said ? BY_STEPS : BY_EPOCHS, cJSON_CreateNumber(said ? 0 : 1)); /* an interval of 0 switches off */
     }
 }
 
@@ -293,13 +290,12 @@ void lightning_callbacks(struct dialect_use *u, const struct dialect_rule *r, co
         "lightning.trainer.callbacks." name, "lightning.callbacks." name, NULL                                         \
     }
 static const char *const stopping_places[] = PLACES("EarlyStopping"), *const timer_places[] = PLACES("Timer"),
-                         *const checkpoint_places[] = {
-                             "lightning.trainer.callbacks.ModelCheckpoint", "lightning.callbacks.ModelCheckpoint",
-                             "lightning.trainer.callbacks.ModelCheckpoint2", "lightning.callbacks.ModelCheckpoint2",
-                             NULL};
-const struct dialect dialect_early_stopping = {.name = "Lightning's EarlyStopping",
-                                               .places = stopping_places,
-                                               .rules = stopping_rules};
+                         *const checkpoint_places[] = {"lightning.trainer.callbacks.ModelCheckpoint",
+                                                       "lightning.callbacks.ModelCheckpoint",
+                                                       "lightning.trainer.callbacks.ModelCheckpoint2",
+                                                       "lightning.callbacks.ModelCheckpoint2", NULL};
+const struct dialect dialect_early_stopping = {
+    .name = "Lightning's EarlyStopping", .places = stopping_places, .rules = stopping_rules};
 const struct dialect dialect_model_checkpoint = {.name = "Lightning's ModelCheckpoint",
                                                  .places = checkpoint_places,
                                                  .rules = checkpoint_rules,

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define EVERY_EPOCH "training.eval_every_n_epochs"
@@ -34,7 +35,7 @@ static double timedelta_seconds(const cJSON *value)
         if (!class && (unit == 0 || !dt_config_number(a, &number))) {
             return -1;
         }
-        sum += class ? 0 : unit *number;
+        sum += class ? 0 : unit * number;
     }
     return sum;
 }
@@ -42,11 +43,16 @@ static double timedelta_seconds(const cJSON *value)
 /* "1 day, 2:30:00", as YAML has a timedelta. */
 static double printed_seconds(const char *text)
 {
-    int days = 0, hours = 0, minutes = 0, seconds = 0, end = 0;
-    bool good = (sscanf(text, "%d day, %d:%d:%d%n", &days, &hours, &minutes, &seconds, &end) == 4 ||
-                 sscanf(text, "%d days, %d:%d:%d%n", &days, &hours, &minutes, &seconds, &end) == 4) &&
-                text[end] == 0;
-    return good ? days * 86400.0 + hours * 3600.0 + minutes * 60.0 + seconds : -1;
+    char *at;
+    double days = strtod(text, &at);
+    int hours, minutes, seconds, end = 0;
+    if (at == text || *at != ' ' || strncmp(at + 1, "day", 3) != 0) {
+        return -1;
+    }
+    at += 4;
+    at += *at == 's';
+    bool good = *at == ',' && sscanf(at + 1, " %d:%d:%d%n", &hours, &minutes, &seconds, &end) == 3 && at[1 + end] == 0;
+    return good ? days * 86400 + hours * 3600.0 + minutes * 60.0 + seconds : -1;
 }
 
 void lightning_time(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
@@ -196,8 +202,8 @@ void lightning_interval(struct dialect_use *u, const struct dialect_rule *r, con
     }
     bool good = dt_config_number(value, &number) && number > 0 && (number < 1 || number == floor(number));
     if (good && epochs_between(u) > 1) {
-        dt_config_problem(u->c, path,
-                          "counts within each epoch, and check_val_every_n_epoch leaves epochs out; remove one of them");
+        dt_config_problem(
+            u->c, path, "counts within each epoch, and check_val_every_n_epoch leaves epochs out; remove one of them");
     } else if (good && number < 1) {
         give_interval(u, path, EVERY_EPOCH, number);
     } else if (good && cJSON_IsObject(accumulated)) {
@@ -283,7 +289,10 @@ void lightning_defaults(struct dialect_use *u)
         fall_back(u, by_epoch, cJSON_CreateNumber(1));
     }
     fall_back(u, "checkpointing.keep_last_n", cJSON_CreateNumber(1));
-    if (dt_config_value(u->c, "data.val") == NULL || is_off(u, "limit_val_batches")) {
+    /* a job that is only converted will get what its callbacks look at */
+    bool watched = u->converts && (dt_config_value(u->c, "early_stopping.monitor") != NULL ||
+                                   dt_config_value(u->c, "checkpointing.save_top_k") != NULL);
+    if ((dt_config_value(u->c, "data.val") == NULL && !watched) || is_off(u, "limit_val_batches")) {
         return;
     }
     if (dt_config_value(u->c, EVERY_STEP) == NULL && dt_config_value(u->c, EVERY_EPOCH) == NULL) {

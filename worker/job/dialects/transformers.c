@@ -118,6 +118,37 @@ static void report_to(struct dialect_use *u, const struct dialect_rule *r, const
     }
 }
 
+static bool is_empty(const cJSON *value)
+{
+    return cJSON_IsArray(value) ? value->child == NULL : cJSON_IsString(value) && *value->valuestring == 0;
+}
+
+static void debug(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    (void)r;
+    if (!is_empty(value)) {
+        dialect_inert(u, path, "a norm that is not finite names its tensor");
+    }
+}
+
+/* Of fairscale, before FSDP. */
+static void sharded(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    (void)r;
+    if (!is_empty(value) && !dt_config_off(value)) {
+        dt_config_problem(u->c, path, "fairscale is not supported; write fsdp");
+    }
+}
+
+/* Its members are of another table. */
+static void block(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    (void)u;
+    (void)r;
+    (void)path;
+    (void)value;
+}
+
 /* Sharding that is switched on and says no more. */
 static void defaults(struct dialect_use *u)
 {
@@ -247,9 +278,10 @@ static const struct dialect_rule rules[] = {
     SILENT("do_eval", "data.val decides"),
     SILENT("do_predict", "train --generate does"),
     WORDS("val_set_size", NULL, "0=|*=!no share of the data is split off; give data.val"),
-    FUNCTION("save_strategy", "checkpointing.save_every_n_epochs", transformers_save_strategy,
-             "steps: save_steps; epoch: `checkpointing.save_every_n_epochs` is 1; best: `checkpointing.save_top_k` is 1; "
-             "no and false: the end alone saves"),
+    FUNCTION(
+        "save_strategy", "checkpointing.save_every_n_epochs", transformers_save_strategy,
+        "steps: save_steps; epoch: `checkpointing.save_every_n_epochs` is 1; best: `checkpointing.save_top_k` is 1; "
+        "no and false: the end alone saves"),
     {.from = "save_steps",
      .to = "checkpointing.save_every_n_steps",
      .how = DIALECT_FUNCTION,
@@ -330,7 +362,13 @@ static const struct dialect_rule rules[] = {
     FUNCTION("fsdp", "training.strategy", fsdp,
              "`training.strategy`: full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2; auto_wrap is "
              "taken; offload: `offload.parameters` and `offload.optimizer` are cpu"),
-    REFUSE("fsdp_min_num_params", "write it in fsdp_config, as min_num_params"),
+    {.from = "fsdp_config", .how = DIALECT_FUNCTION, .fn = block, .text = "FSDP's block", .shallow = true},
+    {.from = "deepspeed", .how = DIALECT_FUNCTION, .fn = block, .text = "DeepSpeed's configuration", .shallow = true},
+    REFUSE("parallelism_config",
+           "write fsdp.device_mesh in the job, beside hybrid_shard; a layer is not split over ranks"),
+    WORDS("fsdp_min_num_params", NULL, "0=|*=!write it in fsdp_config, as min_num_params"),
+    REFUSE("fsdp_transformer_layer_cls_to_wrap", "write it in fsdp_config"),
+    FUNCTION_OF(OUTCOME_REFUSED, "sharded_ddp", NULL, sharded, "refused: write fsdp; empty it says nothing"),
     FUNCTION("ddp_timeout", "training.collective_timeout", timeout,
              "`training.collective_timeout`; more than a year is for ever"),
     WORDS("ddp_find_unused_parameters", NULL, "false=|true=~these models use all their parameters"),
@@ -374,6 +412,9 @@ static const struct dialect_rule rules[] = {
     SILENT("hub_strategy", HUB),
     SILENT("hub_token", HUB),
     SILENT("hub_private_repo", HUB),
+    SILENT("push_to_hub_model_id", HUB),
+    SILENT("push_to_hub_organization", HUB),
+    SILENT("push_to_hub_token", HUB),
     FUNCTION("model_name_or_path", "model.load", folder, "`model.load`: a folder"),
     FUNCTION("base_model", "model.load", folder, "`model.load`: a folder"),
     FUNCTION("tokenizer_name_or_path", "data.tokenizer", folder, "`data.tokenizer`: a folder"),
@@ -417,11 +458,16 @@ static const struct dialect_rule rules[] = {
     SILENT("accelerator_config.non_blocking", "copies run beside training"),
     SILENT("accelerator_config.use_configured_state", "counts in Python alone"),
     REFUSE("accelerator_config.gradient_accumulation_kwargs", "write gradient_accumulation_steps"),
+    WORDS("split_batches", NULL,
+          "false=|true=!batches are per rank; write false, and per_device_train_batch_size divided by the ranks"),
+    SILENT("dispatch_batches", "each rank reads its own samples"),
+    WORDS("use_legacy_prediction_loop", NULL, "false=|true=~there is one loop"),
+    INERT("xpu_backend", "`training.collectives` says how ranks talk"),
     SILENT("dataloader_multiprocessing_context", WORKERS),
     SILENT("dataloader_in_order", WORKERS),
     SILENT("label_names", "the model has names of its own"),
     WORDS("ddp_static_graph", NULL, "false=|true=~these models use all their parameters, in one order"),
-    WORDS("debug", NULL, "*=~a norm that is not finite names its tensor"),
+    FUNCTION_OF(OUTCOME_NO_EFFECT, "debug", NULL, debug, "no effect: a norm that is not finite names its tensor"),
     WORDS("jit_mode_eval", NULL, "false=|true=~nothing is compiled while it trains"),
     WORDS("use_ipex", NULL, "false=|true=~oneDNN computes on CPUs"),
     WORDS("use_mps_device", NULL, "false=|true=!Apple's GPUs are not supported; remove it"),

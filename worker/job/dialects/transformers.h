@@ -8,8 +8,7 @@
 bool transformers_number(struct dialect_use *u, const char *path, const struct cJSON *value, double *out);
 
 /* transformers_schedule.c */
-dialect_fn transformers_schedule, transformers_warmup, transformers_least, transformers_cycles,
-    transformers_no_stable;
+dialect_fn transformers_schedule, transformers_warmup, transformers_least, transformers_cycles, transformers_no_stable;
 /* Is the rate that of a plateau? */
 bool transformers_has_plateau(const struct dialect_use *u);
 /* transformers_events.c */

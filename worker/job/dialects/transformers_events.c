@@ -173,12 +173,8 @@ void transformers_metric(struct dialect_use *u, const struct dialect_rule *r, co
 {
     static const struct {
         const char *theirs, *ours;
-    } words[] = {{"loss", "val_loss"},
-                 {"accuracy", "val_accuracy"},
-                 {"acc", "val_accuracy"},
-                 {"f1", "val_f1_macro"},
-                 {"f1_macro", "val_f1_macro"},
-                 {"pearson", "val_pearson"}};
+    } words[] = {{"loss", "val_loss"},   {"accuracy", "val_accuracy"}, {"acc", "val_accuracy"},
+                 {"f1", "val_f1_macro"}, {"f1_macro", "val_f1_macro"}, {"pearson", "val_pearson"}};
     const char *word = cJSON_IsString(value) ? value->valuestring : "", *ours = word;
     const char *name = strncmp(word, "eval_", 5) == 0 ? word + 5 : word;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {

@@ -54,3 +54,19 @@ def test_bytes_that_are_not_utf8():
             done = subprocess.run([TOOL, os.path.join(support.ROOT, "tests/golden/tokenizers/gpt2/tokenizer.json")],
                                   input=request + (b"caf\xc3\xa9 " + bad + b"x").hex() + "\n", capture_output=True, text=True, check=True)
             assert done.stdout == f"! byte 6 of the text (0x{bad[0]:02x}) is not valid UTF-8\n"
+
+
+@pytest.mark.skipif(not has_library(), reason=f"no tokenizers library at {dropin.PEER_PYTHON}: scripts/setup.sh --peers")
+def test_parts_at_random(tmp_path):
+    """Mixes of parts that nobody has tried: the library's ids and texts, or a refusal that names the part."""
+    judge, seed = os.path.join(support.ROOT, "tests/peers/tokenizers_mixed_judge.py"), os.environ.get("JUDGE_SEED", "1")
+    done = subprocess.run([dropin.PEER_PYTHON, judge, TOOL, str(tmp_path), os.environ.get("JUDGE_MIXES", "40"), "10", seed], stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, check=False, env=support.clean_env({"TOKENIZERS_PARALLELISM": "false"}))
+    assert done.returncode == 0, done.stderr[-4000:]
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(results) > 20
+    different = [r for r in results if r["different"]]
+    assert not different, json.dumps(different[:3], ensure_ascii=False, indent=1)
+    refused = {r["refused"] for r in results if r["refused"]}
+    assert all("UnicodeScripts is not supported" in r or "the normalizer leaves nothing of" in r for r in refused), refused
+    assert len([r for r in results if r["refused"]]) < len(results) / 4
