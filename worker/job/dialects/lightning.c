@@ -347,9 +347,9 @@ static const struct dialect_rule trainer_rules[] = {
     {.from = "callbacks",
      .how = DIALECT_FUNCTION,
      .fn = lightning_callbacks,
-     .text =
-         "EarlyStopping, ModelCheckpoint, Timer with their arguments; progress bars, summaries and monitors are taken; "
-         "averages of weights, finders, pruning and unfreezing are refused; others have no effect",
+     .text = "EarlyStopping, ModelCheckpoint, Timer, GradientAccumulationScheduler; progress bars, summaries and "
+             "monitors are taken; averages of weights, finders, pruning and unfreezing are refused; others have no "
+             "effect",
      .shallow = true},
     REFUSE("plugins", "plugins of Python are not loaded; remove it"),
 
