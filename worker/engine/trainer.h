@@ -277,6 +277,11 @@ int64_t trainer_rows(const struct trainer *t);
 /* Tells the order of samples how many of an epoch are used, and evaluations as many of theirs; the run's horizon
  * is known. */
 void trainer_limit_epochs(struct trainer *t);
+/* trainer_checks.c. DT_INVALID: batches of all ranks need more samples than data.train has, or
+ * training.uneven_inputs does not go with data or model. */
+int trainer_check_samples(const struct trainer *t, struct dt_error *err);
+/* DT_INVALID: what looks at a value of evaluations names one that they do not have. */
+int trainer_check_monitors(const struct trainer *t, struct dt_error *err);
 /* DT_INVALID: the batches of an epoch that training.limit_train_batches or overfit_batches leaves are none, or no
  * step. */
 int trainer_check_limit(const struct trainer *t, struct dt_error *err);

@@ -191,6 +191,11 @@ static bool crops_and_resizes(const struct job *job)
     return job->transforms.random_resized_crop.count > 0;
 }
 
+static bool limits_by_itself(const struct job *job)
+{
+    return job->training.overfit_batches == 0;
+}
+
 static bool evaluates(const struct job *job)
 {
     return job->data.val.count > 0;
@@ -252,13 +257,16 @@ static const struct job_need needs[] = {
      "transforms.random_crop=28", "", true},
     {"transforms", "scale|ratio", crops_and_resizes, "belongs to transforms.random_resized_crop, which is not given",
      "transforms.random_resized_crop=28", "", true},
-    {"training", "num_epochs", goes_by_epochs, "a length by epochs: training.max_steps or max_tokens says it", "",
+    {"training", "num_epochs", goes_by_epochs, "a length by epochs, and training.max_steps or max_tokens says it", "",
      "training.max_steps=5", false},
     {"training", "loss_guard_action", guards, "training.loss_guard_factor", "training.loss_guard_factor=3", "", false},
     {"training", "loss_guard_window", looks_back, "training.loss_guard_factor, skip_update_lossz or skip_update_gradz",
      "training.skip_update_gradz=3", "", false},
     {"training", "loss_guard_rollbacks", rolls_back, "training.loss_guard_factor with loss_guard_action rollback",
      "training.loss_guard_factor=3 training.loss_guard_action=rollback", "", false},
+    {"training", "limit_train_batches|eval_batches", limits_by_itself,
+     "training.overfit_batches 0, which says how many batches there are otherwise", "", "training.overfit_batches=2",
+     false},
     {"training", "eval_batches", evaluates, "data.val", "data.val=x", "", false},
     {"training", "min_steps|min_epochs", may_stop, "early_stopping.monitor or training.max_time",
      "training.max_time=1:00", "", false},

@@ -296,6 +296,15 @@ static void say_limit(struct trainer *t)
     }
 }
 
+/* Says which key has no effect on this model. */
+static void say_batch_norm(struct trainer *t)
+{
+    if (t->job->training.sync_batch_norm && t->chain.buffer_count == 0 && t->world->round <= 1) {
+        observers_say(&t->observers, "train: no effect: training.sync_batch_norm (%s has no batch norms)",
+                      t->job->model.ops->name);
+    }
+}
+
 /* Says which level of activation_checkpointing the GPU's memory has led to. */
 static void say_level(struct trainer *t)
 {
@@ -341,6 +350,10 @@ static int open_timeline(struct trainer *t, struct dt_error *err)
     const int64_t *steps = t->job->logging.timeline_steps;
     if (steps[0] == 0 || t->run.step >= steps[0] + steps[1] - 1) {
         return 0;
+    }
+    if (steps[0] > t->run.total_steps) {
+        observers_say(&t->observers, "train: logging.timeline_steps: step %lld lies behind the last one, %lld",
+                      (long long)steps[0], (long long)t->run.total_steps);
     }
     /* Of a micro-step: each block forward, again, backward; each unit gathered twice, reduced in
      * two groups; a batch. Then sums, update, publish. */
@@ -533,6 +546,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
         goto out;
     }
     say_limit(&t);
+    say_batch_norm(&t);
     if (t.files) {
         trainer_check_disk(&t);
     }
