@@ -93,6 +93,13 @@ int trainer_check_limit(const struct trainer *t, struct dt_error *err)
         return dt_fail(err, DT_INVALID, "training.%s: %g of the %lld batches of an epoch is less than one; give more",
                        key, limit, (long long)(all / of->micro_batch));
     }
+    if (rows < all && rows < j->batch_size_per_gpu * t->size) { /* one batch would go beyond the epoch */
+        return dt_fail(err, DT_INVALID,
+                       "training.%s: an epoch is %lld samples, as the first start fixed it, and %d ranks * %lld take "
+                       "%lld at once; use fewer ranks or a smaller training.batch_size_per_gpu",
+                       key, (long long)rows, t->size, (long long)j->batch_size_per_gpu,
+                       (long long)j->batch_size_per_gpu * t->size);
+    }
     if (rows < all && j->partial_accumulation == PARTIAL_DROP && rows < of->micro_batch * of->micro_steps) {
         return dt_fail(err, DT_INVALID,
                        "training.%s: leaves %lld batches of an epoch, and a step takes %lld, which "

@@ -160,8 +160,10 @@ static int order_by_length(struct trainer *t, struct dt_error *err)
     struct sampler *o = &t->feeds.order;
     const char *why = t->feeds.train.mixture != NULL       ? "data.train is several sources"
                       : t->feeds.train.ops->length == NULL ? "samples of this format have one length"
-                      : !job->shuffle                      ? "data.shuffle is false"
-                                                           : NULL;
+                      : t->job->training.overfit_batches > 0
+                          ? "training.overfit_batches takes the first samples in their order"
+                      : !job->shuffle ? "data.shuffle is false"
+                                      : NULL;
     if (why != NULL && job->group_by_length > 0) {
         return dt_fail(err, DT_INVALID, "data.group_by_length: %s; remove one of them", why);
     }

@@ -163,6 +163,9 @@ static void check_limits(struct job *job, struct dt_config *c)
             dt_config_problem(c, keys[i], "is %g; give a whole number of batches, or a share below 1", *values[i]);
         }
         overfits |= i == 1 && *values[i] > 0;
+        if (share && i == 1) { /* all batches in one order: what data.shuffle is for */
+            dt_config_problem(c, keys[i], "1.0 trains on all batches, in one order; write data.shuffle false instead");
+        }
         *values[i] = !share ? *values[i] : i == 0 ? -1 : 0;
     }
     if (overfits) { /* as in Lightning, whatever the job says */

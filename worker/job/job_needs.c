@@ -37,10 +37,21 @@ static bool any_local_sgd(const struct job *job)
     return strcasecmp(job->training.strategy, "local_sgd") == 0 || post_local_sgd(job);
 }
 
+/* Between micro-steps, as strategy_open decides it. */
 static bool whole_gradients(const struct job *job)
 {
-    return job_strategy_slices(job->training.strategy) == SLICES_NOTHING ||
-           strcmp(job->training.strategy, "zero1") == 0 || strstr(job->training.strategy, "stage_1") != NULL;
+    const struct job_training *t = &job->training;
+    bool whole = job_strategy_slices(t->strategy) == SLICES_NOTHING || strcmp(t->strategy, "zero1") == 0 ||
+                 strstr(t->strategy, "stage_1") != NULL;
+    switch (t->accumulate_sync) {
+    case SYNC_AUTO:
+        return whole;
+    case SYNC_BOUNDARY:
+        return true;
+    case SYNC_EVERY_MICRO_STEP:
+        return whole && t->gradient_accumulation_steps == 1;
+    }
+    return whole;
 }
 
 static bool sliced_gradients(const struct job *job)
@@ -279,8 +290,8 @@ static const struct job_need needs[] = {
     {"training", "collective_sms", may_use_nccl, "training.collectives auto or nccl", "", "training.collectives=peer",
      false},
     {"ddp", "bucket_cap_mb|first_bucket_mb", whole_gradients,
-     "strategies with whole gradients: ddp, zero0, zero1, "
-     "no_shard",
+     "gradients that are whole until they are reduced: ddp, zero0, zero1, no_shard, or training.accumulate_sync "
+     "boundary",
      "", "training.strategy=zero2", false},
     {"power_sgd", "min_compression_rate", matrix_power_sgd, "ddp.comm_hook power_sgd", "ddp.comm_hook=power_sgd", "",
      false},
@@ -299,8 +310,9 @@ static const struct job_need needs[] = {
     {"fsdp", "wrap_layers", units_not_by_size,
      "names the units, and fsdp.auto_wrap_policy size_based makes them by their size; remove one", "",
      "fsdp.auto_wrap_policy=size_based", true},
-    {"fsdp", "overlap_comm", sliced_gradients, "strategies that slice gradients: zero2, zero3, full_shard",
-     "training.strategy=zero2", "", false},
+    {"fsdp", "overlap_comm", sliced_gradients,
+     "sliced gradients: zero2, zero3, full_shard without training.accumulate_sync boundary", "training.strategy=zero2",
+     "", false},
     {"fsdp",
      "backward_prefetch|forward_prefetch|prefetch_bucket_size|max_live_parameters|max_reuse_distance|"
      "param_persistence_threshold|model_persistence_threshold",

@@ -1,5 +1,7 @@
 # covers: worker/engine/horizon.c worker/engine/trainer_loader.c worker/engine/trainer_checks.c worker/engine/trainer_evaluate.c worker/data/sampler.c worker/job/job_batch.c worker/run/trainer.c cmd/train/plan.c
-"""training.limit_train_batches and overfit_batches: which samples an epoch has, in a run that stops and goes on too, on other ranks."""
+"""training.limit_train_batches and overfit_batches: which samples an epoch has, in a run that stops and goes on too, on other ranks.
+run: timeout 300
+"""
 
 import json
 import subprocess
@@ -72,9 +74,13 @@ def test_a_run_goes_on_where_it_stopped(place):
     assert training.hash_of(parts) == training.hash_of(constant)
     assert len(rows(whole)) == 4 + 4 + 2 + 2
     done(job, spread, 1, sets[0], "num_epochs=1", "lr_scheduler_type=constant")
-    for ranks, epochs, micro in ((3, 2, 4), (2, 3, 12), (8, 4, 12)):  # batches of 12, 24 and 96 samples in epochs of 48
+    for ranks, epochs, micro in ((3, 2, 4), (2, 3, 12), (4, 4, 12)):  # batches of 12, 24 and 48 samples in epochs of 48
         done(job, spread, ranks, sets[0], f"num_epochs={epochs}", f"batch_size_per_gpu={micro}", "lr_scheduler_type=constant")
     assert [r["epoch"] for r in rows(spread).values()] == [0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4], rows(spread)
+    for ranks, micro in ((8, 12), (2, 25)):  # a batch beyond the epoch
+        result = training.train(job, spread, ranks=ranks, sets=["training.limit_train_batches=4", "training.num_epochs=5", f"training.batch_size_per_gpu={micro}"])
+        words = f"training.limit_train_batches: an epoch is 48 samples, as the first start fixed it, and {ranks} ranks * {micro} take {ranks * micro} at once"
+        assert result.code != 0 and words in result.out + result.err, result
 
 
 def test_the_rate_follows_the_limited_epochs(place):
@@ -115,6 +121,7 @@ def test_what_cannot_be(place):
     for sets, words in (
         (["training.limit_train_batches=0.001"], "training.limit_train_batches: 0.001 of the "),
         (["training.limit_train_batches=2.5"], "training.limit_train_batches: is 2.5; give a whole number of batches, or a share below 1"),
+        (["training.overfit_batches=1.0"], "training.overfit_batches: 1.0 trains on all batches, in one order; write data.shuffle false instead"),
         (["training.limit_train_batches=0"], "training.limit_train_batches: "),
         (["training.limit_train_batches=3", "training.gradient_accumulation_steps=4", "training.partial_accumulation=drop"],
          "leaves 3 batches of an epoch, and a step takes 4"),

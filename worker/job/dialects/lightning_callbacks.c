@@ -138,9 +138,10 @@ static void fall_back(struct dialect_use *u, const char *to, cJSON *value)
     }
 }
 
-/* Where no interval is given each epoch saves. The newest is kept beside the best, so that a run can go on. */
 #define BY_STEPS "checkpointing.save_every_n_steps"
 #define BY_EPOCHS "checkpointing.save_every_n_epochs"
+
+/* Where no interval is given each epoch saves. The newest is kept beside the best, so that a run can go on. */
 static void checkpoint_defaults(struct dialect_use *u)
 {
     bool said = dialect_says(u, "every_n_train_steps") || dialect_says(u, "every_n_epochs") ||
@@ -200,6 +201,10 @@ static void unfold(struct dialect_use *u, const struct dialect_rule *r, const ch
     }
     if (dt_config_value(u->c, section) != NULL) {
         dt_config_problem(u->c, path, "%s stands there more often than a job can have it; remove one", class);
+        return;
+    }
+    if (given != NULL && !cJSON_IsObject(given) && !cJSON_IsNull(given)) {
+        dt_config_problem(u->c, path, "%s: init_args: give an object of the arguments by name", class);
         return;
     }
     cJSON *arguments = cJSON_Duplicate(given != NULL ? given : value, true);
