@@ -16,16 +16,28 @@ static enum { NOTHING, SOMETHING, UNKNOWN } wish; /* what DTRUN_CONVOLUTION name
 static enum dt_convolution_way wished;
 static int64_t calls; /* atomic */
 
-static const char *const words[DT_CONVOLUTION_WAYS] = {[DT_CONVOLUTION_ORDERED] = "ordered",
-                                                       [DT_CONVOLUTION_CUDNN] = "cudnn",
-                                                       [DT_CONVOLUTION_FAST] = "fast",
-                                                       [DT_CONVOLUTION_OWN] = "own"};
+static const char *word_of(enum dt_convolution_way way)
+{
+    switch (way) {
+    case DT_CONVOLUTION_ORDERED:
+        return "ordered";
+    case DT_CONVOLUTION_CUDNN:
+        return "cudnn";
+    case DT_CONVOLUTION_FAST:
+        return "fast";
+    case DT_CONVOLUTION_OWN:
+        return "own";
+    case DT_CONVOLUTION_WAYS:
+        break;
+    }
+    return "unknown";
+}
 
 /* DT_CONVOLUTION_WAYS: no such word. */
 static enum dt_convolution_way way_named(const char *word)
 {
     int i = 0;
-    while (i < DT_CONVOLUTION_WAYS && strcmp(word, words[i]) != 0) {
+    while (i < DT_CONVOLUTION_WAYS && strcmp(word, word_of((enum dt_convolution_way)i)) != 0) {
         i++;
     }
     return (enum dt_convolution_way)i;

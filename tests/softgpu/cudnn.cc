@@ -12,6 +12,7 @@
  * of its last proposal) and execute). SOFTGPU_CUDNN_FAST=i makes all proposals but i slow,
  * -1 all of them slower than our own kernels; SOFTGPU_CUDNN_PART=n makes plans slow whose batch is
  * not n, SOFTGPU_CUDNN_SUMS=1 (0) backward passes that do not (do) add up in fp32. With one of them an execution takes some time at least, so few are faster than many.
+ * SOFTGPU_CUDNN_TIMES=n makes the slow ones n times slower, for tests on a machine that others use.
  * SOFTGPU_CUDNN_SHAKY=i makes the results of proposal i differ each time. SOFTGPU_CUDNN_NOTED=i
  * makes its engine declare that. SOFTGPU_CUDNN_EXACT=i makes it not declare tensor cores, as all others do,
  * which round fp32 to TF32 in convolutions. */
@@ -663,9 +664,11 @@ int slow_us(const descriptor *plan)
     static const char *const all[] = {"SOFTGPU_CUDNN_FAST", "SOFTGPU_CUDNN_PART", "SOFTGPU_CUDNN_SUMS"};
     bool sums = dq_of(plan->graph, false) != nullptr, backward = sums || dq_of(plan->graph, true);
     int numbers[] = {plan->engine, (int)plan->graph->tensors[0].dims[0], sums}, us = 0;
+    const char *times = getenv("SOFTGPU_CUDNN_TIMES");
+    int slow = SLOW_US * (times != nullptr ? atoi(times) : 1);
     for (int i = 0; i < (backward ? 3 : 2); i++) {
         if (getenv(all[i]) != nullptr) {
-            int now = wished_number(all[i], -1) ? 10 * SLOW_US : wished_number(all[i], numbers[i]) ? FAST_US : SLOW_US;
+            int now = wished_number(all[i], -1) ? 10 * SLOW_US : wished_number(all[i], numbers[i]) ? FAST_US : slow;
             us = now > us ? now : us;
         }
     }

@@ -101,6 +101,19 @@ def test_as_pytorch(tmp_path, case, run, ranks, sync, strategy):
             assert model[name][2] == (STEPS,)
 
 
+def test_an_evaluation_that_is_not_finite_is_said(tmp_path):
+    """A running variance below 0 gives NaN, which is no set without targets."""
+    shutil.copytree(f"{GOLDEN}/basic/hf", tmp_path / "hf")
+    tensors = read(tmp_path / "hf/model.safetensors")
+    name = next(n for n in tensors if n.endswith("running_var"))
+    dtype, shape, values = tensors[name]
+    write(tmp_path / "hf/model.safetensors", {**tensors, name: (dtype, shape, [-1 - v for v in values])})
+    job = make_job(tmp_path)
+    r = subprocess.run([support.program("train"), "--evaluate", str(tmp_path / "hf"), job], check=False, capture_output=True, text=True, timeout=120)
+    assert r.returncode == 0 and json.loads(r.stdout)["val_loss"] is None, r
+    assert r.stderr.count("the loss of data.val is not finite: look at the model's weights and buffers") == 1 and "val loss none" not in r.stderr, r
+
+
 def test_same_bits_under_each_strategy(tmp_path):
     """Also of a run that ends half-way and goes on under another strategy; its running statistics are there again."""
     job = make_job(tmp_path, ranks=2)
@@ -182,6 +195,22 @@ def test_on_a_gpu(tmp_path, monkeypatch, ranks, run, sync):
         hashes.add(weights_hash(tmp_path / level))
     assert len(hashes) == 1
     assert [m["loss"] for m in metrics(tmp_path / "none") if "loss" in m] == pytest.approx(want[:4], rel=2e-5)
+
+
+@pytest.mark.skipif(not os.path.exists(GPU_TRAIN), reason="built without the CUDA toolkit's headers")
+def test_same_bits_on_a_gpu(tmp_path, monkeypatch):
+    """The software GPU in BF16: strategies that overwrite gradients, and those that clear them and add, have the same engines of cuDNN."""
+    for name, path in (("dtrun", support.program("dtrun")), ("train", GPU_TRAIN)):
+        shutil.copy2(path, tmp_path / name)
+    monkeypatch.setenv("DTRUN_CONVOLUTION", "cudnn")
+    monkeypatch.setenv("DTRUN_CACHE", str(tmp_path / "cache"))
+    job = make_job(tmp_path, "basic", 2, training={"device": "cuda", "share_gpu": True, "max_steps": 2, "precision": "bf16-mixed", "collectives": "peer"})
+    hashes = set()
+    for strategy in ("ddp", "full_shard"):
+        r = train(job, tmp_path / strategy, 2, f"training.strategy={strategy}", dtrun=str(tmp_path / "dtrun"))
+        assert ("convolutions measured" in r.stderr) == (strategy == "ddp"), r.stderr
+        hashes.add(weights_hash(tmp_path / strategy))
+    assert len(hashes) == 1
 
 
 @pytest.mark.parametrize("choice, count", [("true", 2), ("false", 0)])
