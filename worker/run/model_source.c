@@ -43,6 +43,17 @@ static int read_generation(struct model_source *s, const char *folder, struct dt
     return rc;
 }
 
+/* Refuses sizes that contradict one another. Those of the head are left to the job, which may have others. */
+static int check_sizes(const struct model_source *s, struct dt_error *err)
+{
+    const char *key = NULL;
+    struct dt_error why;
+    if (s->model->check == NULL || s->model->check(s->sizes.bytes, &key, &why) == 0 || model_chooses(s->model, key)) {
+        return 0;
+    }
+    return dt_fail(err, why.status, "%s/config.json: %s: %s", s->path, key, why.text);
+}
+
 static int open_folder(struct model_source *s, const char *path, struct dt_text *notes, struct dt_error *err)
 {
     struct dt_text text;
@@ -51,7 +62,7 @@ static int open_folder(struct model_source *s, const char *path, struct dt_text 
     s->path = dt_strdup(path);
     s->config = rc == 0 ? cJSON_ParseWithLength(dt_text_str(&text), text.size) : NULL;
     dt_text_clear(&text);
-    if (rc != 0) {
+    if (rc != 0 || check_sizes(s, err) != 0) {
         return -1;
     }
     if (hf_untie(path, s->model, s->sizes.bytes) && notes != NULL) {

@@ -56,6 +56,10 @@ def test_a_folder_that_cannot_be_evaluated(weights, tmp_path):
     job = training.make_job(tmp_path, model=MODEL, training=SETS)
     p = subprocess.run([TRAIN, "--evaluate", str(folder), job], env=clean_env(), capture_output=True, text=True, timeout=DEADLINE_S)
     assert (p.returncode, p.stderr) == (2, f"train: --evaluate: {folder}: has weights and no config.json, which says of what model they are\n")
+    (folder / "config.json").write_text(CONFIG.replace('"n_head": 2', '"n_head": 3'))
+    p = subprocess.run([TRAIN, "--evaluate", str(folder), job], env=clean_env(), capture_output=True, text=True, timeout=DEADLINE_S)
+    assert (p.returncode, p.stderr) == (2, f"train: --evaluate: {folder}/config.json: n_head: n_embd 16 cannot be split among n_head 3 heads; "
+                                           "choose a multiple\n")
     (folder / "config.json").write_text(CONFIG)
     (folder / "model.safetensors").write_bytes(file.read_bytes()[:-8])
     with open(job) as f:
