@@ -209,8 +209,8 @@ int trainer_open_snapshot(struct trainer *t, const struct saved_snapshot *x, str
     struct dt_text head;
     *data = *state = t->saver.opened; /* what was compared is not compared again */
     t->saver.opened = NULL;
-    if (t->world->node_count <= 1) {
-        return 0;
+    if (t->world->node_count <= 1 && x->root < 0) {
+        return 0; /* each rank has the one that all wrote */
     }
     dt_text_init(&head);
     int rc = share_head(t, x, &head, err) == 0 ? snapshots_state(&x->id, &head, state, err) : -1;
@@ -285,10 +285,10 @@ int trainer_spread_snapshot(struct trainer *t, const char *path, struct dt_error
                 send_tensor(&x, &t->chain.tensors[i]);
             }
         }
-        observers_say(&t->observers, "train: ranks whose host has no snapshot of step %" PRId64 " take that of rank %d",
+        observers_say(&t->observers, "train: ranks that lack the snapshot of step %" PRId64 " take that of rank %d",
                       saved.id.step, from);
     }
-    if (t->chain.buffer_count > 0 && t->world->node_count > 1) {
+    if (t->chain.buffer_count > 0 && (t->world->node_count > 1 || saved.root >= 0)) {
         strategy_send(s, t->world->comm, from, "buffers", t->stepper.walk.buffers, t->chain.buffer_count,
                       s->precision.buffers);
     }

@@ -138,7 +138,7 @@ def test_a_host_that_is_replaced(place, plain, layout, strategy, sets, again, lo
     back, said = resumed(out), "".join(r.out + r.err for r in results)
     assert len(back) == 1 and bool(back[0].get("snapshot")) == again, (back, results)
     assert (back[0]["step"] >= 26) if again else (back[0]["step"] == 25), back
-    assert ("ranks whose host has no snapshot of step" in said) == again and ("train: no snapshot is whole: " in said) != again, results
+    assert ("ranks that lack the snapshot of step" in said) == again and ("train: no snapshot is whole: " in said) != again, results
     assert (training.hash_of(out), training.metrics(out)) == plain(sum(layout), strategy, sets), results
 
 
