@@ -73,6 +73,10 @@ bool trainer_snapshot_falls_on(const struct trainer *t, int64_t step)
 int trainer_snapshot(struct trainer *t, struct dt_error *err)
 {
     double begin_s = dt_now_s();
+    if (t->world->node_count > 1 && t->job->training.broadcast_buffers) {
+        /* Each host keeps them, and those of rank 0 are the run's; the next step would send them all the same. */
+        strategy_send_buffers(&t->strategy, t->stepper.walk.buffers, t->chain.buffer_count);
+    }
     if (trainer_settle(t, "snapshot", err) != 0) {
         return -1; /* a peer is gone: what there is stays good */
     }
