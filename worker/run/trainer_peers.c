@@ -135,10 +135,11 @@ int trainer_propose_snapshot(struct trainer *t, int64_t file_step, struct dt_tex
     if (!snapshots_choose(offers, t->size, group_size(t), &id, &root, &missing)) {
         char whose[96] = "no host has one that serves its ranks as they are now";
         if (missing >= 0) {
-            (void)snprintf(whose, sizeof whose, "the host of rank %d has none, and nobody else has that rank's part",
-                           missing);
+            (void)snprintf(whose, sizeof whose,
+                           "the host of rank %d lacks the newest, and no group of ranks has all of it", missing);
         }
-        observers_say(&t->observers, "train: no snapshot is whole: %s; a checkpoint is gone on from", whose);
+        observers_say(&t->observers, "train: no snapshot is whole: %s; %s", whose,
+                      file_step >= 0 ? "a checkpoint is gone on from" : "the run begins again");
     } else if (id.step >= file_step) {
         dt_text_printf(out, "#%" PRId64 ":%" PRId64 "/%" PRId64 "/%d", id.round, id.step, file_step, root);
     }

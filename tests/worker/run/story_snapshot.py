@@ -136,3 +136,14 @@ exec '{support.program("train")}' "$@"
     assert len(resumed) == 1 and resumed[0].get("snapshot") and resumed[0]["step"] >= at - 1, (SEED, resumed, at)
     assert "train: ranks that lack the snapshot of step " in result.out + result.err, result
     assert (training.hash_of(out), training.metrics(out)) == (training.hash_of(plain), training.metrics(plain)), (SEED, result)
+
+
+def test_before_the_first_snapshot(place):
+    """Without a checkpoint, either: it is not said that one is gone on from."""
+    folder, job = place
+    out, sets = folder / "early", ["checkpointing.snapshot_every_n_steps=110", "checkpointing.save_every_n_steps=0"]
+    with start(job, out, 1, "auto", sets, ["--max_restarts=1"]) as running:
+        kill_one(running, 1, 5, random.Random(SEED))
+        result = running.finish()
+    assert result.code == 0 and not events(out, "resume"), result
+    assert "train: no snapshot is whole: no host has one that serves its ranks as they are now; the run begins again" in result.err, result
