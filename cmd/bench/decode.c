@@ -7,6 +7,7 @@
 #include "base/bench.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "cmd/bench/shards.h"
 #include "worker/data/data.h"
 #include "worker/data/images/image.h"
 
@@ -253,6 +254,7 @@ int bench_data(int argc, char **argv)
         rc = rc == 0 ? run_set(&s, repeats, has_peer ? &peer : NULL, width, height, &err) : rc;
         close_set(&s);
     }
+    rc = rc == 0 ? bench_shards(repeats, &err) : rc;
     if (has_peer) {
         dt_bench_peer_close(&peer);
     }

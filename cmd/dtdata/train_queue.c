@@ -56,7 +56,7 @@ int queue_open(struct queue *q, struct store *store, struct dt_error *err)
 void queue_close(struct queue *q)
 {
     store_free(q->store, q->waiting);
-    free(q->heap);
+    store_free(q->store, q->heap);
     q->heap = NULL;
 }
 
@@ -91,17 +91,24 @@ static void sink(struct queue *q, size_t at)
     q->heap[at] = moved;
 }
 
-static void add_heap(struct queue *q, const struct candidate *c)
+/* Candidates with equal counts may be many more than HEAP_MOST, so the heap belongs to the store. */
+static int add_heap(struct queue *q, const struct candidate *c, struct dt_error *err)
 {
     if (q->heap_count == q->heap_capacity) {
-        q->heap_capacity = q->heap_capacity == 0 ? 1024 : q->heap_capacity * 2;
-        q->heap = dt_realloc(q->heap, q->heap_capacity * sizeof *q->heap);
+        size_t capacity = q->heap_capacity == 0 ? 1024 : q->heap_capacity * 2;
+        void *at = q->heap;
+        if (store_grow(q->store, &at, capacity * sizeof *q->heap, err) != 0) {
+            return -1;
+        }
+        q->heap = at;
+        q->heap_capacity = capacity;
     }
     size_t at = q->heap_count++;
     for (; at > 0 && before(c, &q->heap[(at - 1) / WAYS]); at = (at - 1) / WAYS) {
         q->heap[at] = q->heap[(at - 1) / WAYS];
     }
     q->heap[at] = *c;
+    return 0;
 }
 
 /* The largest threshold that at least `wanted` of the candidates reach, or all. */
@@ -139,6 +146,9 @@ static int shrink(struct queue *q, struct dt_error *err)
     q->heap_count = kept;
     for (size_t i = kept; i-- > 0;) {
         sink(q, i);
+        if (i % BREATHE_ROWS == 0 && store_breathe(q->store, err) != 0) {
+            return -1;
+        }
     }
     q->heap_most = kept > q->heap_most / 4 * 3 ? kept * 2 : HEAP_MOST; /* many with the same count */
     return store_breathe(q->store, err);
@@ -154,7 +164,9 @@ static int refill(struct queue *q, struct dt_error *err)
     size_t kept = 0;
     for (size_t i = 0; i < q->waiting_count; i++) {
         if (q->waiting[i].count >= q->threshold) {
-            add_heap(q, &q->waiting[i]);
+            if (add_heap(q, &q->waiting[i], err) != 0) {
+                return -1;
+            }
         } else {
             q->waiting[kept++] = q->waiting[i];
         }
@@ -171,7 +183,9 @@ int queue_add(struct queue *q, const struct candidate *c, struct dt_error *err)
     if (c->count < q->threshold) {
         return add_waiting(q, c, err);
     }
-    add_heap(q, c);
+    if (add_heap(q, c, err) != 0) {
+        return -1;
+    }
     return q->heap_count > q->heap_most ? shrink(q, err) : 0;
 }
 

@@ -14,7 +14,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { ARRAYS_MAX = 64, COPY_BYTES = 1 << 20 };
+enum {
+    ARRAYS_MAX = 64,
+    COPY_BYTES = 1 << 20,
+    FAR_CALLS = 64, /* of store_breathe, of which one looks while the limit is far */
+};
 #define LEAST_BYTES ((int64_t)2 << 20)
 
 struct array {
@@ -27,6 +31,9 @@ struct store {
     char *dir;
     int64_t limit;
     bool in_files;
+    int64_t base, mapped; /* resident before there were arrays; bytes of all arrays */
+    int64_t looks;        /* at the resident memory */
+    int unlooked;         /* calls of store_breathe since the last look */
     struct array arrays[ARRAYS_MAX];
 };
 
@@ -41,6 +48,7 @@ struct store *store_open(const char *dir, int64_t limit_bytes)
     struct store *s = dt_alloc(sizeof *s);
     int64_t room = limit_bytes / 8; /* for what comes in between two calls of store_breathe */
     s->dir = dt_strdup(dir);
+    s->base = store_resident();
     s->limit = limit_bytes - (room < 6 * LEAST_BYTES   ? 6 * LEAST_BYTES
                               : room > 8 * LEAST_BYTES ? 8 * LEAST_BYTES
                                                        : room);
@@ -100,6 +108,7 @@ int store_alloc(struct store *s, void **out, size_t size_bytes, struct dt_error 
         return -1;
     }
     *a = (struct array){at, size, fd};
+    s->mapped += (int64_t)size;
     *out = at;
     return 0;
 }
@@ -118,6 +127,7 @@ int store_grow(struct store *s, void **at, size_t size_bytes, struct dt_error *e
         return dt_fail_errno(err, "%zu bytes of memory", size_bytes);
     }
     a->at = *at = moved;
+    s->mapped += (int64_t)size_bytes - (int64_t)a->size;
     a->size = size_bytes;
     return 0;
 }
@@ -127,6 +137,7 @@ void store_free(struct store *s, void *at)
     struct array *a = at != NULL ? row_of(s, at) : NULL;
     if (a != NULL) {
         (void)munmap(a->at, a->size);
+        s->mapped -= (int64_t)a->size;
         if (a->fd >= 0) {
             (void)close(a->fd);
         }
@@ -157,8 +168,19 @@ static int move_to_file(struct store *s, struct array *a, struct dt_error *err)
     return 0;
 }
 
+/* Even with all pages of the arrays, a quarter of the limit is left for whatever else the process has grown by. */
+static bool is_far(const struct store *s)
+{
+    return !s->in_files && s->base + s->mapped <= s->limit - s->limit / 4;
+}
+
 int store_breathe(struct store *s, struct dt_error *err)
 {
+    if (is_far(s) && ++s->unlooked < FAR_CALLS) {
+        return 0; /* a look is three calls of the system */
+    }
+    s->unlooked = 0;
+    s->looks++;
     if (store_resident() <= s->limit) {
         return 0;
     }
@@ -180,6 +202,11 @@ int store_breathe(struct store *s, struct dt_error *err)
 bool store_in_files(const struct store *s)
 {
     return s->in_files;
+}
+
+int64_t store_looks(const struct store *s)
+{
+    return s->looks;
 }
 
 void store_close(struct store *s)

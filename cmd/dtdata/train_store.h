@@ -27,6 +27,9 @@ void store_free(struct store *s, void *at); /* null is allowed */
 int store_breathe(struct store *s, struct dt_error *err);
 /* True from the moment on at which the arrays are in files. */
 bool store_in_files(const struct store *s);
+/* How often store_breathe has asked for the resident memory, which costs more than a few hundred accesses: rarely
+ * while the limit is far. */
+int64_t store_looks(const struct store *s);
 /* Resident memory of this process; 0: unknown. */
 int64_t store_resident(void);
 

@@ -233,6 +233,14 @@ int shard_check_tokenizer(const struct shard_info *info, const char *where, cons
                    where, info->tokenizer, info->tokenizer_hash, tokenizer, hash);
 }
 
+void shard_ids(const struct shard *s, int64_t i, int64_t count, uint32_t *out)
+{
+    const uint16_t *narrow = s->width == 2 && !s->is_signed ? (const uint16_t *)s->tokens + i : NULL;
+    for (int64_t k = 0; k < count; k++) {
+        out[k] = narrow != NULL ? narrow[k] : shard_id(s, i + k);
+    }
+}
+
 void shard_measure(const struct shard *s, int64_t *max_id, uint64_t *hash)
 {
     uint32_t max = 0;

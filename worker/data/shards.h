@@ -68,6 +68,8 @@ static inline uint32_t shard_id(const struct shard *s, int64_t i)
     }
     }
 }
+/* Ids i to i + count. */
+void shard_ids(const struct shard *s, int64_t i, int64_t count, uint32_t *out);
 /* Reads all ids once: returns the largest, and the hash. */
 void shard_measure(const struct shard *s, int64_t *max_id, uint64_t *hash);
 

@@ -16,7 +16,7 @@
 /* Up to this size every id is read when the source is opened, whatever the JSON says. */
 #define MEASURE_BYTES ((size_t)1 << 30)
 
-enum { VOCABULARY_MAX = 1 << 24 }; /* the limit of model.vocab_size */
+enum { VOCABULARY_MAX = 1 << 24 /* the limit of model.vocab_size */, AT_ONCE = 1024 };
 
 struct tokens {
     struct shard *shards;
@@ -216,39 +216,63 @@ static size_t shard_at(const struct tokens *t, int64_t p)
     return low;
 }
 
+/* Ids from position p of the stream on; p must be in shard i. */
+static void copy_ids(const struct tokens *t, size_t i, int64_t p, int64_t count, uint32_t *out)
+{
+    for (int64_t n; count > 0; p += n, out += n, count -= n, i++) {
+        n = t->firsts[i + 1] - p < count ? t->firsts[i + 1] - p : count;
+        shard_ids(&t->shards[i], p - t->firsts[i], n, out);
+    }
+}
+
+/* Ids k to k + count of a sample, into the row of a field that begins with one of them (`shifted`) or the first. */
+static void fill_field(const struct batch_field *field, int32_t *row, int64_t length, int64_t k, const uint32_t *ids,
+                       int64_t count, int64_t vocabulary, bool bad)
+{
+    int64_t from = k < field->shifted ? field->shifted - k : 0, at = k + from - field->shifted;
+    int64_t n = count - from < length - at ? count - from : length - at;
+    if (n <= 0) {
+        return;
+    }
+    memcpy(row + at, ids + from, (size_t)n * sizeof *row);
+    for (int64_t i = 0; bad && i < n; i++) {
+        row[at + i] = ids[from + i] < (uint64_t)vocabulary ? row[at + i] : field->targets ? -100 : 0;
+    }
+}
+
 static int read_tokens(const struct data_source *s, int64_t sample, int64_t epoch, const struct batch *b, int64_t row,
                        struct dt_error *err)
 {
     (void)epoch;
     (void)err;
     const struct tokens *t = s->state;
-    int64_t length = s->sequence_length, p = sample * length;
-    size_t i = shard_at(t, p);
-    bool bad = false;
+    int64_t length = s->sequence_length, p = sample * length, first_bad = -1;
+    uint32_t ids[AT_ONCE];
     for (int f = 0; f < s->layout.count; f++) {
         if (s->layout.field[f].optional) {
             batch_fill_missing(b, f, row);
         }
     }
-    for (int64_t k = 0; k <= length; k++, p++) {
-        while (p >= t->firsts[i + 1]) {
-            i++;
+    for (int64_t k = 0, n; k <= length; k += n) {
+        n = length + 1 - k < AT_ONCE ? length + 1 - k : AT_ONCE;
+        copy_ids(t, shard_at(t, p + k), p + k, n, ids);
+        uint32_t largest = 0;
+        for (int64_t i = 0; i < n; i++) {
+            largest = ids[i] > largest ? ids[i] : largest;
         }
-        uint32_t id = shard_id(&t->shards[i], p - t->firsts[i]);
         /* the JSON may be wrong, and such an id must not reach the model */
-        bool known = id < (uint64_t)s->vocabulary;
-        bad = bad || !known;
+        bool bad = largest >= (uint64_t)s->vocabulary;
+        first_bad = bad && first_bad < 0 ? p + k : first_bad;
         for (int f = 0; f < s->layout.count; f++) {
             const struct batch_field *field = &s->layout.field[f];
-            int64_t at = k - field->shifted;
-            if (of_stream(field) && at >= 0 && at < length) {
-                ((int32_t *)b->at[f])[row * length + at] = known ? (int32_t)id : field->targets ? -100 : 0;
+            if (of_stream(field)) {
+                fill_field(field, (int32_t *)b->at[f] + row * length, length, k, ids, n, s->vocabulary, bad);
             }
         }
     }
-    if (bad) {
+    if (first_bad >= 0) {
         dt_log(DT_LOG_ERROR, "data", "%s: an id beyond the vocabulary of %" PRId64 " in sample %" PRId64 "; ignored",
-               t->shards[i].path, s->vocabulary, sample);
+               t->shards[shard_at(t, first_bad)].path, s->vocabulary, sample);
     }
     return 0;
 }

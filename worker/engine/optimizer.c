@@ -102,7 +102,7 @@ int optimizer_check_names(const struct job *job, const struct chain *chain, stru
             return dt_fail(err, DT_INVALID,
                            "optimizer.groups: group %d (%s): groups before it have all tensors that it names; put it "
                            "before them",
-                           i, job->optimizer.groups[i].params.of[0]);
+                           i + 1, job->optimizer.groups[i].params.of[0]);
         }
     }
     return 0;

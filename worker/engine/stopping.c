@@ -54,12 +54,18 @@ void stopper_check(struct stopper *s, const struct job_stopping *j, int64_t step
     s->reason = s->reason != STOP_NOT ? s->reason : reason;
 }
 
+/* The value of a reason passes its threshold still. A checkpoint that did not keep it has NaN, so it does. */
+static bool stands(const struct stopper *s, double threshold, bool passes)
+{
+    return passes || (isnan(s->value) && threshold != JOB_NO_THRESHOLD);
+}
+
 void stopper_resume(struct stopper *s, const struct job_stopping *j)
 {
     bool ends[STOP_REASONS] = {
         [STOP_NOT_FINITE] = j->check_finite,
-        [STOP_REACHED] = is_reached(j, s->value),
-        [STOP_DIVERGED] = has_diverged(j, s->value),
+        [STOP_REACHED] = stands(s, j->stopping_threshold, is_reached(j, s->value)),
+        [STOP_DIVERGED] = stands(s, j->divergence_threshold, has_diverged(j, s->value)),
         [STOP_PATIENCE] = s->bad >= j->patience,
     };
     s->reason = j->monitor != NULL && ends[s->reason] ? s->reason : STOP_NOT;

@@ -49,6 +49,7 @@ struct trainer_run {
     /* enum vote: of any rank, known to all, not acted upon yet. VOTE_STOP and VOTE_FINISH stay. */
     unsigned votes;
     bool eval_due;        /* the evaluation of this step was not made yet */
+    bool said_not_finite; /* of an evaluation: its loss was not finite, and a line said so */
     bool finished_before; /* a finished run was found: nothing was done */
     double peak_flops;    /* of one rank's device, by rank 0; NaN: unknown */
 };
@@ -277,6 +278,11 @@ int64_t trainer_rows(const struct trainer *t);
 /* Tells the order of samples how many of an epoch are used, and evaluations as many of theirs; the run's horizon
  * is known. */
 void trainer_limit_epochs(struct trainer *t);
+/* trainer_checks.c. DT_INVALID: batches of all ranks need more samples than data.train has, or
+ * training.uneven_inputs does not go with data or model. */
+int trainer_check_samples(const struct trainer *t, struct dt_error *err);
+/* DT_INVALID: what looks at a value of evaluations names one that they do not have. */
+int trainer_check_monitors(const struct trainer *t, struct dt_error *err);
 /* DT_INVALID: the batches of an epoch that training.limit_train_batches or overfit_batches leaves are none, or no
  * step. */
 int trainer_check_limit(const struct trainer *t, struct dt_error *err);

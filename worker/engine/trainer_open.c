@@ -88,26 +88,6 @@ void trainer_count(struct trainer *t)
     }
 }
 
-int trainer_check_limit(const struct trainer *t, struct dt_error *err)
-{
-    const struct job_training *j = &t->job->training;
-    const struct batch_split *of = &t->run.horizon.of;
-    const char *key = j->overfit_batches > 0 ? "overfit_batches" : "limit_train_batches";
-    double limit = j->overfit_batches > 0 ? j->overfit_batches : j->limit_train_batches;
-    int64_t all = t->feeds.train.sample_count, rows = horizon_rows(j, all, of->micro_batch);
-    if (rows == 0) {
-        return dt_fail(err, DT_INVALID, "training.%s: %g of the %lld batches of an epoch is less than one; give more",
-                       key, limit, (long long)(all / of->micro_batch));
-    }
-    if (rows < all && j->partial_accumulation == PARTIAL_DROP && rows < of->micro_batch * of->micro_steps) {
-        return dt_fail(err, DT_INVALID,
-                       "training.%s: leaves %lld batches of an epoch, and a step takes %lld, which "
-                       "training.partial_accumulation drop does not split; give more",
-                       key, (long long)(rows / of->micro_batch), (long long)of->micro_steps);
-    }
-    return 0;
-}
-
 struct batch_split trainer_split(const struct trainer *t)
 {
     const struct job_training *j = &t->job->training;
@@ -133,73 +113,6 @@ static int open_train(struct trainer *t, struct dt_error *err)
                        t->feeds.train.blank_path);
     }
     return 0;
-}
-
-/* training.uneven_inputs: what it asks of data and model. */
-static int check_uneven(const struct trainer *t, struct dt_error *err)
-{
-    const struct job *job = t->job;
-    int64_t rows = t->feeds.train.sample_count, batch = job->training.batch_size_per_gpu * t->size, rest = rows % batch;
-    bool limited = horizon_rows(&job->training, rows, batch) < rows;
-    if (job->training.uneven_inputs == UNEVEN_STRICT && rest > 0 && !job->elsewhere && !limited) {
-        return dt_fail(
-            err, DT_INVALID,
-            "training.uneven_inputs: strict: data.train has %lld samples, %lld more than batches of %d ranks * "
-            "%lld take; write join to compute them, or drop to leave them out",
-            (long long)rows, (long long)rest, t->size, (long long)job->training.batch_size_per_gpu);
-    }
-    if (job->training.uneven_inputs == UNEVEN_JOIN && t->chain.buffer_count > 0) {
-        return dt_fail(err, DT_INVALID,
-                       "training.uneven_inputs: join: batch norms of model.name %s would take their statistics over "
-                       "rows without samples, too; write drop",
-                       job->model.name);
-    }
-    return 0;
-}
-
-/* Batches of all ranks need as many samples. */
-static int check_samples(const struct trainer *t, struct dt_error *err)
-{
-    const struct job *job = t->job;
-    int64_t need = job->training.batch_size_per_gpu * t->size;
-    if (check_uneven(t, err) != 0) {
-        return -1;
-    }
-    need = job->training.uneven_inputs == UNEVEN_JOIN ? 1 : need;
-    if (job->training.partial_accumulation == PARTIAL_DROP) {
-        need *= t->micro_steps;
-    }
-    if (t->feeds.train.sample_count >= need || job->elsewhere) {
-        return 0;
-    }
-    char tokens[48] = "";
-    if (job->model.ops->positions != NULL) {
-        (void)snprintf(tokens, sizeof tokens, " of %lld tokens", (long long)t->feeds.train.sequence_length);
-    }
-    return dt_fail(err, DT_INVALID,
-                   "data.train: %lld samples%s: %lld ranks * batch_size_per_gpu %lld need %lld; give more data or "
-                   "less of these",
-                   (long long)t->feeds.train.sample_count, tokens, (long long)t->size,
-                   (long long)job->training.batch_size_per_gpu, (long long)need);
-}
-
-/* reduce_lr_on_plateau needs evaluations that have the value it looks at. */
-static int check_monitor(const struct trainer *t, struct dt_error *err)
-{
-    const struct job_training *j = &t->job->training;
-    const struct block *last = &t->chain.blocks[t->chain.block_count - 1];
-    const char *monitor = j->scheduler.monitor;
-    bool numbers = last->numbers, classes = last->logits_memory >= 0 && !numbers,
-         choices = t->feeds.val_count > 0 && t->feeds.val[0].data.choices != NULL;
-    if (strcmp(j->lr_scheduler_type, "reduce_lr_on_plateau") != 0 || strcmp(monitor, "val_loss") == 0) {
-        return 0;
-    }
-    bool has = strcmp(monitor, "val_pearson") == 0    ? numbers
-               : strcmp(monitor, "val_f1_macro") == 0 ? classes
-                                                      : classes || choices;
-    return has ? 0
-               : dt_fail(err, DT_INVALID, "scheduler.monitor: an evaluation of %s has no %s; write val_loss",
-                         t->job->model.ops->name, monitor);
 }
 
 /* Tells the chain and the data which id ends a document: the job's, or that of the data. */
@@ -247,8 +160,10 @@ static int order_by_length(struct trainer *t, struct dt_error *err)
     struct sampler *o = &t->feeds.order;
     const char *why = t->feeds.train.mixture != NULL       ? "data.train is several sources"
                       : t->feeds.train.ops->length == NULL ? "samples of this format have one length"
-                      : !job->shuffle                      ? "data.shuffle is false"
-                                                           : NULL;
+                      : t->job->training.overfit_batches > 0
+                          ? "training.overfit_batches takes the first samples in their order"
+                      : !job->shuffle ? "data.shuffle is false"
+                                      : NULL;
     if (why != NULL && job->group_by_length > 0) {
         return dt_fail(err, DT_INVALID, "data.group_by_length: %s; remove one of them", why);
     }
@@ -313,7 +228,7 @@ static int open_data(struct trainer *t, struct dt_error *err)
     if (train != NULL && order_by_length(t, err) != 0) {
         return -1;
     }
-    return train == NULL || (sampler_check(&t->feeds.order, err) == 0 && check_samples(t, err) == 0) ? 0 : -1;
+    return train == NULL || (sampler_check(&t->feeds.order, err) == 0 && trainer_check_samples(t, err) == 0) ? 0 : -1;
 }
 
 static int open_chain(struct trainer *t, const struct strategy_row *row, enum dt_dtype compute, enum recompute level,
@@ -409,7 +324,7 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
     t->memory.level_chosen = t->memory.level_chosen && t->chain.recomputes;
     if (!job->evaluates) {
         trainer_count(t);
-        if (schedule_check(&t->run.schedule, err) != 0 || check_monitor(t, err) != 0) {
+        if (schedule_check(&t->run.schedule, err) != 0 || trainer_check_monitors(t, err) != 0) {
             return -1;
         }
     }

@@ -163,22 +163,18 @@ static void check_limits(struct job *job, struct dt_config *c)
             dt_config_problem(c, keys[i], "is %g; give a whole number of batches, or a share below 1", *values[i]);
         }
         overfits |= i == 1 && *values[i] > 0;
+        if (share && i == 1) { /* all batches in one order: what data.shuffle is for */
+            dt_config_problem(c, keys[i], "1.0 trains on all batches, in one order; write data.shuffle false instead");
+        }
         *values[i] = !share ? *values[i] : i == 0 ? -1 : 0;
     }
-    if (overfits) { /* as Lightning, whatever the job says */
+    if (overfits) { /* as in Lightning, whatever the job says */
         job->data.shuffle = false;
         dt_config_derived(c, "data.shuffle", keys[1]);
     }
-    if (t->overfit_batches == 0) {
-        return;
-    }
-    if (t->limit_train_batches > 0) {
-        dt_config_problem(c, keys[0], "%s (%s) says how many batches an epoch has; remove one", keys[1],
-                          dt_config_source(c, keys[1]));
-    }
-    if (t->eval_batches > 0 && t->fast_dev_run == 0) {
-        dt_config_problem(c, "training.eval_batches", "%s (%s) says how many batches an evaluation has; remove one",
-                          keys[1], dt_config_source(c, keys[1]));
+    if (t->overfit_batches > 0) {
+        t->limit_train_batches = -1;
+        t->eval_batches = t->fast_dev_run > 0 ? t->eval_batches : 0;
     }
 }
 

@@ -37,10 +37,21 @@ static bool any_local_sgd(const struct job *job)
     return strcasecmp(job->training.strategy, "local_sgd") == 0 || post_local_sgd(job);
 }
 
+/* Between micro-steps, as strategy_open decides it. */
 static bool whole_gradients(const struct job *job)
 {
-    return job_strategy_slices(job->training.strategy) == SLICES_NOTHING ||
-           strcmp(job->training.strategy, "zero1") == 0 || strstr(job->training.strategy, "stage_1") != NULL;
+    const struct job_training *t = &job->training;
+    bool whole = job_strategy_slices(t->strategy) == SLICES_NOTHING || strcmp(t->strategy, "zero1") == 0 ||
+                 strstr(t->strategy, "stage_1") != NULL;
+    switch (t->accumulate_sync) {
+    case SYNC_AUTO:
+        return whole;
+    case SYNC_BOUNDARY:
+        return true;
+    case SYNC_EVERY_MICRO_STEP:
+        return whole && t->gradient_accumulation_steps == 1;
+    }
+    return whole;
 }
 
 static bool sliced_gradients(const struct job *job)
@@ -191,6 +202,11 @@ static bool crops_and_resizes(const struct job *job)
     return job->transforms.random_resized_crop.count > 0;
 }
 
+static bool limits_by_itself(const struct job *job)
+{
+    return job->training.overfit_batches == 0;
+}
+
 static bool evaluates(const struct job *job)
 {
     return job->data.val.count > 0;
@@ -252,13 +268,16 @@ static const struct job_need needs[] = {
      "transforms.random_crop=28", "", true},
     {"transforms", "scale|ratio", crops_and_resizes, "belongs to transforms.random_resized_crop, which is not given",
      "transforms.random_resized_crop=28", "", true},
-    {"training", "num_epochs", goes_by_epochs, "a length by epochs: training.max_steps or max_tokens says it", "",
+    {"training", "num_epochs", goes_by_epochs, "a length by epochs, and training.max_steps or max_tokens says it", "",
      "training.max_steps=5", false},
     {"training", "loss_guard_action", guards, "training.loss_guard_factor", "training.loss_guard_factor=3", "", false},
     {"training", "loss_guard_window", looks_back, "training.loss_guard_factor, skip_update_lossz or skip_update_gradz",
      "training.skip_update_gradz=3", "", false},
     {"training", "loss_guard_rollbacks", rolls_back, "training.loss_guard_factor with loss_guard_action rollback",
      "training.loss_guard_factor=3 training.loss_guard_action=rollback", "", false},
+    {"training", "limit_train_batches|eval_batches", limits_by_itself,
+     "training.overfit_batches 0, which says how many batches there are otherwise", "", "training.overfit_batches=2",
+     false},
     {"training", "eval_batches", evaluates, "data.val", "data.val=x", "", false},
     {"training", "min_steps|min_epochs", may_stop, "early_stopping.monitor or training.max_time",
      "training.max_time=1:00", "", false},
@@ -271,8 +290,8 @@ static const struct job_need needs[] = {
     {"training", "collective_sms", may_use_nccl, "training.collectives auto or nccl", "", "training.collectives=peer",
      false},
     {"ddp", "bucket_cap_mb|first_bucket_mb", whole_gradients,
-     "strategies with whole gradients: ddp, zero0, zero1, "
-     "no_shard",
+     "gradients that are whole until they are reduced: ddp, zero0, zero1, no_shard, or training.accumulate_sync "
+     "boundary",
      "", "training.strategy=zero2", false},
     {"power_sgd", "min_compression_rate", matrix_power_sgd, "ddp.comm_hook power_sgd", "ddp.comm_hook=power_sgd", "",
      false},
@@ -291,8 +310,9 @@ static const struct job_need needs[] = {
     {"fsdp", "wrap_layers", units_not_by_size,
      "names the units, and fsdp.auto_wrap_policy size_based makes them by their size; remove one", "",
      "fsdp.auto_wrap_policy=size_based", true},
-    {"fsdp", "overlap_comm", sliced_gradients, "strategies that slice gradients: zero2, zero3, full_shard",
-     "training.strategy=zero2", "", false},
+    {"fsdp", "overlap_comm", sliced_gradients,
+     "sliced gradients: zero2, zero3, full_shard without training.accumulate_sync boundary", "training.strategy=zero2",
+     "", false},
     {"fsdp",
      "backward_prefetch|forward_prefetch|prefetch_bucket_size|max_live_parameters|max_reuse_distance|"
      "param_persistence_threshold|model_persistence_threshold",

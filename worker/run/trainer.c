@@ -218,6 +218,7 @@ static struct report evaluation_report(struct trainer *t, const struct trainer_v
          bytes = next && strcmp(v->data.tokenizer, "bytes") == 0;
     double bytes_per_target = bytes ? 1 : next && e->text_bytes > 0 ? (double)e->text_bytes / (double)e->targets : NAN;
     r.set = v->name;
+    r.val_targets = e->targets;
     r.val_loss = e->loss;
     r.perplexity = next ? exp(e->loss) : NAN;
     r.bits_per_byte = e->loss / M_LN2 / bytes_per_target;
@@ -225,6 +226,18 @@ static struct report evaluation_report(struct trainer *t, const struct trainer_v
     r.classes = e->classes.classes > 0 ? &e->classes : NULL;
     r.choices = e->choices.items > 0 ? &e->choices : NULL;
     return r;
+}
+
+/* A loss that is not finite, once in a round: in JSON it is null, as one without targets. */
+static void say_not_finite(struct trainer *t, const struct report *r)
+{
+    if (r->val_targets > 0 && !isfinite(r->val_loss) && !t->run.said_not_finite) {
+        t->run.said_not_finite = true;
+        observers_say(&t->observers,
+                      "train: warning: step %lld: the loss of %s%s is not finite: look at the model's weights and "
+                      "buffers (a running_var below 0), and at the numbers in the data",
+                      (long long)r->step, r->set != NULL ? "data.val." : "data.val", r->set != NULL ? r->set : "");
+    }
 }
 
 /* The evaluation that is due at this step, of all sets. They are reported when all are known. A stop leaves it due:
@@ -250,6 +263,7 @@ static int evaluate(struct trainer *t, struct dt_error *err)
     for (int i = 0; i < t->feeds.val_count; i++) {
         struct report r = evaluation_report(t, &t->feeds.val[i], &known[i]);
         observers_report(&t->observers, &r, MOMENT_EVALUATION);
+        say_not_finite(t, &r);
     }
     return 0;
 }
@@ -293,6 +307,15 @@ static void say_limit(struct trainer *t)
         observers_say(&t->observers, "train: an epoch is %s%lld of %lld samples (training.%s)",
                       overfits ? "the same " : "", (long long)(rows < all ? rows : all), (long long)all,
                       overfits ? "overfit_batches" : "limit_train_batches");
+    }
+}
+
+/* Says which key has no effect on this model. */
+static void say_batch_norm(struct trainer *t)
+{
+    if (t->job->training.sync_batch_norm && t->chain.buffer_count == 0 && t->world->round <= 1) {
+        observers_say(&t->observers, "train: no effect: training.sync_batch_norm (%s has no batch norms)",
+                      t->job->model.ops->name);
     }
 }
 
@@ -341,6 +364,10 @@ static int open_timeline(struct trainer *t, struct dt_error *err)
     const int64_t *steps = t->job->logging.timeline_steps;
     if (steps[0] == 0 || t->run.step >= steps[0] + steps[1] - 1) {
         return 0;
+    }
+    if (steps[0] > t->run.total_steps) {
+        observers_say(&t->observers, "train: logging.timeline_steps: step %lld lies behind the last one, %lld",
+                      (long long)steps[0], (long long)t->run.total_steps);
     }
     /* Of a micro-step: each block forward, again, backward; each unit gathered twice, reduced in
      * two groups; a batch. Then sums, update, publish. */
@@ -533,6 +560,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
         goto out;
     }
     say_limit(&t);
+    say_batch_norm(&t);
     if (t.files) {
         trainer_check_disk(&t);
     }

@@ -51,7 +51,8 @@ def test_offload(tmp_path):
 
 def test_data():
     found = cases(bench("data", "--width=40", "--height=30", "--repeats=2"))
-    assert set(found) == {f"{kind} {what} 30x40" for kind in ("jpeg", "png") for what in ("decoded", "samples")}
+    shards = {"shards opened, checksum compared", "shards to batches, shuffled"}
+    assert set(found) == {f"{kind} {what} 30x40" for kind in ("jpeg", "png") for what in ("decoded", "samples")} | shards
     assert found["jpeg decoded 30x40"]["floor"] > 0
 
 

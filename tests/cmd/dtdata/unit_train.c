@@ -217,6 +217,38 @@ static void store_keeps_what_it_holds(void **state)
     store_close(s);
 }
 
+/* One of many calls looks at the memory while all arrays leave some of it, and each one when they may not. */
+static void store_looks_rarely(void **state)
+{
+    (void)state;
+    enum { CALLS = 1000 };
+    static const struct {
+        int64_t limit;
+        size_t size;
+        int64_t least, most;
+    } cases[] = {{(int64_t)8 << 30, 1 << 20, 1, CALLS / 20},
+                 {(int64_t)8 << 30, (size_t)7 << 30, CALLS, CALLS}, /* nothing of it is there yet */
+                 {1, 1 << 20, CALLS, CALLS}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct dt_error err;
+        struct store *s = store_open(folder, cases[i].limit);
+        void *memory = NULL;
+        assert_int_equal(store_alloc(s, &memory, 1, &err), 0);
+        assert_int_equal(store_grow(s, &memory, cases[i].size, &err), 0);
+        for (int k = 0; k < CALLS; k++) {
+            assert_int_equal(store_breathe(s, &err), 0);
+        }
+        assert_in_range(store_looks(s), cases[i].least, cases[i].most);
+        store_free(s, memory);
+        int64_t before = store_looks(s);
+        for (int k = 0; k < CALLS; k++) {
+            assert_int_equal(store_breathe(s, &err), 0);
+        }
+        assert_true((store_looks(s) - before < CALLS / 20) == !store_in_files(s));
+        store_close(s);
+    }
+}
+
 /* ---- counts ---- */
 
 static char *path_in(const char *name)
@@ -490,6 +522,7 @@ int main(void)
         TEST(alphabet_is_limited_to_the_most_frequent),
         TEST(memory_does_not_change_merges),
         TEST(store_keeps_what_it_holds),
+        TEST(store_looks_rarely),
         TEST(table_becomes_a_sorted_run),
         TEST(full_tables_merge_to_the_same_counts),
         TEST(damaged_runs_are_refused),

@@ -112,6 +112,7 @@ def test_what_has_no_lengths(tmp_path):
     """A wish that cannot be met is refused; without a wish the order is the sampler's."""
     job, source = make_job(tmp_path), {"path": f"{tmp_path}/rows.safetensors", "weight": 1}
     for sets, said in ((["data.shuffle=false"], "data.shuffle is false"),
+                       (["training.overfit_batches=2"], "training.overfit_batches takes the first samples in their order"),
                        ([f"data.train={json.dumps([source, source])}"], "data.train is several sources")):
         refused = training.train(job, str(tmp_path / "out"), ranks=1, sets=["data.group_by_length=true", *sets])
         assert refused.code != 0 and f"data.group_by_length: {said}" in refused.err, refused

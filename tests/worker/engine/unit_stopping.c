@@ -124,6 +124,18 @@ static void test_edited_keys(void **state)
         stopper_resume(&x, &other);
         assert_int_equal(x.reason, goals[i].reason);
     }
+    /* a checkpoint that did not keep the value: the reason stands while there is a threshold */
+    for (int i = 0; i < 2; i++) {
+        struct stopper x = s;
+        x.value = NAN;
+        x.reason = i == 0 ? STOP_REACHED : STOP_DIVERGED;
+        stopper_resume(&x, &j);
+        assert_int_equal(x.reason, i == 0 ? STOP_REACHED : STOP_DIVERGED);
+        other = j;
+        other.stopping_threshold = other.divergence_threshold = JOB_NO_THRESHOLD;
+        stopper_resume(&x, &other);
+        assert_int_equal(x.reason, STOP_NOT);
+    }
     s = (struct stopper){.checks = 0};
     assert_int_equal(run(&s, &j, (const double[]){3, 12}, 2), 20);
     other = j;

@@ -379,7 +379,7 @@ static void test_names_of_the_model(void **state)
                                 "--evaluate",
                                 "fsdp.wrap_layers: transformer.h.7: no layer has such a name; they are "
                                 "transformer.h.0 to transformer.h.1, and * stands for any characters",
-                                "optimizer.groups: group 1 (*.wpe.*): groups before it have all tensors that it names; "
+                                "optimizer.groups: group 2 (*.wpe.*): groups before it have all tensors that it names; "
                                 "put it before them"};
     for (int i = 0; i < 4; i++) {
         struct job job;

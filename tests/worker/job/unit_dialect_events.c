@@ -41,13 +41,21 @@ static void test_length(void **state)
         (void)snprintf(ours, sizeof ours, EVALUATED ", \"max_time\": \"%s\"", times[i][1]);
         flags(text, ours, EACH_EPOCH, NULL);
     }
-    static const char *const none[] = {"3600", "soon", "{days: 1, fortnights: 2}", "{days: many}", "true"};
+    static const char *const none[] = {"3600",
+                                       "soon",
+                                       "{days: 1, fortnights: 2}",
+                                       "{days: many}",
+                                       "true",
+                                       "{class_path: datetime.timedelta, init_args: [1]}",
+                                       "{_target_: datetime.timedelta, init_args: 3}"};
     for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
         char text[128];
         (void)snprintf(text, sizeof text, "  max_time: %s\n", none[i]);
         wrong_flags(text, "l.yaml:3:3: trainer.max_time: give a time: \"DD:HH:MM:SS\", or an object of weeks, days, "
                           "hours, minutes, seconds\n");
     }
+    wrong_flags("  callbacks: {class_path: Timer, init_args: [1]}\n",
+                "l.yaml:3:3: trainer.callbacks: Timer: init_args: give an object of the arguments by name\n");
     wrong_flags("  max_time: 12:61\n  callbacks: {class_path: Timer, init_args: {duration: {days: 1}}}\n",
                 "l.yaml:4:3: trainer.callbacks.Timer.duration: is an object, but trainer.max_time is \"12:61\" "
                 "(l.yaml:3:3); say it in one place\n");

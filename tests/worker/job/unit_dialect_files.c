@@ -467,7 +467,12 @@ static void test_explain(void **state)
     explains("learning_rate", "learning_rate (Hugging Face)\n    training.learning_rate\n");
     explains("zero_optimization.stage", "zero_optimization.stage (DeepSpeed)\n    training.strategy: 0 = zero0");
     explains("deepspeed.zero_optimization.stage", "(DeepSpeed)");
-    explains("Timer", "Timer (a callback of Lightning)\n    its arguments: duration, interval, verbose\n");
+    explains("Timer",
+             "Timer (Lightning's callback)\n    as its own table says\nTimer (a callback of Lightning)\n    its "
+             "arguments: duration, interval, verbose\n");
+    explains("WeightAveraging",
+             "WeightAveraging (Lightning's callback)\n    refused: averages of weights are not there "
+             "yet; remove it\n");
     explains("EarlyStopping.divergence_threshold", "divergence_threshold (Lightning's EarlyStopping)\n    "
                                                    "early_stopping.divergence_threshold\n");
     explains("trainer.max_epochs", "max_epochs (Lightning's Trainer)\n    training.num_epochs; 1000 where nothing ends "

@@ -225,8 +225,8 @@ static void check_owners(const struct dialect_rule *r)
 static bool wants_block(const struct dialect_rule *r)
 {
     /* unit_dialect_words.c, unit_dialect_lightning.c */
-    bool of_class = at == &dialect_ddp_strategy || at == &dialect_deepspeed_strategy || at == &dialect_early_stopping ||
-                    at == &dialect_model_checkpoint || at == &dialect_timer;
+    bool of_class = at == &dialect_ddp_strategy || at == &dialect_deepspeed_strategy || at == &dialect_callbacks ||
+                    at == &dialect_early_stopping || at == &dialect_model_checkpoint || at == &dialect_timer;
     return of_class || (at == &dialect_accelerate && strncmp(r->from, "deepspeed_config.", 17) == 0);
 }
 

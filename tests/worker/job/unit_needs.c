@@ -226,6 +226,32 @@ static void test_words(void **state)
                               "batched_power_sgd); checkpointing.skip_when_saving (goes with "
                               "checkpointing.asynchronous true)");
     free(text);
+    /* where gradients rest is a matter of accumulate_sync, too */
+    static const struct {
+        const char *strategy, *sync;
+        int steps;
+        bool whole;
+    } rests[] = {{"zero2", "boundary", 2, true},
+                 {"zero3", "boundary", 2, true},
+                 {"zero2", "auto", 2, false},
+                 {"ddp", "every_micro_step", 2, false},
+                 {"zero1", "every_micro_step", 2, false},
+                 {"ddp", "every_micro_step", 1, true},
+                 {"zero1", "auto", 2, true}};
+    for (size_t i = 0; i < sizeof rests / sizeof rests[0]; i++) {
+        char all[256];
+        (void)snprintf(all, sizeof all,
+                       "ddp.bucket_cap_mb=7 fsdp.overlap_comm=false training.strategy=%s training.accumulate_sync=%s "
+                       "training.gradient_accumulation_steps=%d",
+                       rests[i].strategy, rests[i].sync, rests[i].steps);
+        s.count = 0;
+        add(&s, all);
+        text = said(&s);
+        if (names(text, "ddp.bucket_cap_mb") == rests[i].whole || names(text, "fsdp.overlap_comm") != rests[i].whole) {
+            fail_msg("%s: \"%s\"", all, text);
+        }
+        free(text);
+    }
     /* a trial has switched off what it has no use for */
     s.count = 0;
     add(&s, "training.fast_dev_run=2 early_stopping.patience=2 checkpointing.load_best_model_at_end=true");

@@ -1,5 +1,7 @@
-# covers: worker/engine/horizon.c worker/engine/trainer_loader.c worker/engine/trainer_open.c worker/engine/trainer_evaluate.c worker/data/sampler.c worker/job/job_batch.c worker/run/trainer.c cmd/train/plan.c
-"""training.limit_train_batches and overfit_batches: which samples an epoch has, in a run that stops and goes on too, on other ranks."""
+# covers: worker/engine/horizon.c worker/engine/trainer_loader.c worker/engine/trainer_checks.c worker/engine/trainer_evaluate.c worker/data/sampler.c worker/job/job_batch.c worker/run/trainer.c cmd/train/plan.c
+"""training.limit_train_batches and overfit_batches: which samples an epoch has, in a run that stops and goes on too, on other ranks.
+run: timeout 300
+"""
 
 import json
 import subprocess
@@ -41,15 +43,16 @@ def plan(job, *sets):
 STILL = ["learning_rate=0", "lr_scheduler_type=constant"]
 
 
-@pytest.mark.parametrize("more", [[], ["data.sampler=distributed"], ["accumulate_sync=boundary", "gradient_accumulation_steps=2", "batch_size_per_gpu=6"]])
+@pytest.mark.parametrize("more", [[], ["data.sampler=distributed", "sync_batch_norm=true"], ["accumulate_sync=boundary", "gradient_accumulation_steps=2", "batch_size_per_gpu=6"]])
 def test_an_epoch_is_the_first_batches_of_its_order(place, more):
     folder, job = place
     out, whole = folder / f"first{len(more)}{more[0][:6] if more else ''}", folder / f"whole{len(more)}{more[0][:6] if more else ''}"
-    batches = 6 if len(more) > 1 else 3
+    batches = 6 if len(more) > 2 else 3
     said = done(job, out, 1, f"limit_train_batches={batches}", *STILL, *more)
     done(job, whole, 1, *STILL, *more)
     limited, all_of = rows(out), rows(whole)
     epoch = len(all_of) // 3
+    assert not more or "sync" not in more[-1] or "no effect: training.sync_batch_norm (gpt2 has no batch norms)" in said, said
     assert "an epoch is 36 of " in said and "(training.limit_train_batches)" in said, said
     assert len(limited) == 9 and epoch > 3
     for i in range(3):
@@ -71,9 +74,13 @@ def test_a_run_goes_on_where_it_stopped(place):
     assert training.hash_of(parts) == training.hash_of(constant)
     assert len(rows(whole)) == 4 + 4 + 2 + 2
     done(job, spread, 1, sets[0], "num_epochs=1", "lr_scheduler_type=constant")
-    for ranks, epochs, micro in ((3, 2, 4), (2, 3, 12), (8, 4, 12)):  # batches of 12, 24 and 96 samples in epochs of 48
+    for ranks, epochs, micro in ((3, 2, 4), (2, 3, 12), (4, 4, 12)):  # batches of 12, 24 and 48 samples in epochs of 48
         done(job, spread, ranks, sets[0], f"num_epochs={epochs}", f"batch_size_per_gpu={micro}", "lr_scheduler_type=constant")
     assert [r["epoch"] for r in rows(spread).values()] == [0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4], rows(spread)
+    for ranks, micro in ((8, 12), (2, 25)):  # a batch beyond the epoch
+        result = training.train(job, spread, ranks=ranks, sets=["training.limit_train_batches=4", "training.num_epochs=5", f"training.batch_size_per_gpu={micro}"])
+        words = f"training.limit_train_batches: an epoch is 48 samples, as the first start fixed it, and {ranks} ranks * {micro} take {ranks * micro} at once"
+        assert result.code != 0 and words in result.out + result.err, result
 
 
 def test_the_rate_follows_the_limited_epochs(place):
@@ -114,14 +121,15 @@ def test_what_cannot_be(place):
     for sets, words in (
         (["training.limit_train_batches=0.001"], "training.limit_train_batches: 0.001 of the "),
         (["training.limit_train_batches=2.5"], "training.limit_train_batches: is 2.5; give a whole number of batches, or a share below 1"),
+        (["training.overfit_batches=1.0"], "training.overfit_batches: 1.0 trains on all batches, in one order; write data.shuffle false instead"),
         (["training.limit_train_batches=0"], "training.limit_train_batches: "),
-        (["training.limit_train_batches=3", "training.overfit_batches=2"], "training.overfit_batches (--set training.overfit_batches=2) says how many batches an epoch has"),
-        (["training.overfit_batches=2", "training.eval_batches=3"], "training.eval_batches: training.overfit_batches"),
         (["training.limit_train_batches=3", "training.gradient_accumulation_steps=4", "training.partial_accumulation=drop"],
          "leaves 3 batches of an epoch, and a step takes 4"),
     ):
         code, said = plan(job, *sets)
         assert code != 0 and words in said, (sets, said)
+    code, said = plan(job, "training.limit_train_batches=3", "training.overfit_batches=2", "training.eval_batches=3")
+    assert code == 0 and "training.limit_train_batches, training.eval_batches (goes with training.overfit_batches 0" in said.replace("eval_batches, training.limit_train_batches", "limit_train_batches, training.eval_batches"), said
     code, said = plan(job, "training.limit_train_batches=1000000000")
     assert code == 0 and said.count("\nsteps ") == 1, said
     assert plan(job)[1].split("\nsteps")[1].split("\n")[0] == said.split("\nsteps")[1].split("\n")[0]

@@ -267,6 +267,8 @@ def _plain(place):
     (["checkpointing.save_top_k=2", "data.val=null", "training.eval_every_n_steps=0"], "looks at evaluations; give data.val"),
     (["checkpointing.monitor=val_loss"], "nothing looks at it; give checkpointing.save_top_k"),
     (["checkpointing.load_best_model_at_end=true"], "no best checkpoint is kept"),
+    (["early_stopping.monitor=val_accuracy"], "early_stopping.monitor: an evaluation of gpt2 has no val_accuracy; write val_loss"),
+    (["checkpointing.save_top_k=2", "checkpointing.monitor=val_pearson"], "checkpointing.monitor: an evaluation of gpt2 has no val_pearson"),
     (["training.max_time=1h"], "training.max_time: 1h is no time"),
     (["training.max_time=0:0"], "is no time"),
     (["training.max_time=1.5"], "training.max_time: 1.5 is no time; write \"DD:HH:MM:SS\", or fewer numbers of its end"),

@@ -143,7 +143,7 @@ static inline size_t scan_gpt2(const char *text, size_t size, size_t at, bool di
     return spaces(text, size, begin, end);
 }
 
-/* The function of a scanner, from what gives the end of the piece at text[at]. */
+/* The function of a scanner, from what gives the end of the piece at text[at]. Declared once more, for a `;`. */
 #define SCANNER(name, end_of_piece)                                                                                    \
     size_t name(const char *text, size_t size, size_t at, struct piece *out, size_t most)                              \
     {                                                                                                                  \
@@ -153,10 +153,11 @@ static inline size_t scan_gpt2(const char *text, size_t size, size_t at, bool di
             out[count++] = (struct piece){at, end};                                                                    \
         }                                                                                                              \
         return count;                                                                                                  \
-    }
+    }                                                                                                                  \
+    scanner_function name
 
-SCANNER(scanner_gpt2, scan_gpt2(text, size, at, false))
-SCANNER(scanner_digits_gpt2, scan_gpt2(text, size, at, true))
+SCANNER(scanner_gpt2, scan_gpt2(text, size, at, false));
+SCANNER(scanner_digits_gpt2, scan_gpt2(text, size, at, true));
 
 /* The alternatives from `\p{N}{1,most}` on, which begin with `flags`. slash: [\r\n/]* in the place of
  * [\r\n]*. */
@@ -205,12 +206,12 @@ static inline size_t scan_llama3(const char *text, size_t size, size_t at, int m
     return scan_rest(text, size, at, flags, n, most, false);
 }
 
-static SCANNER(scanner_llama3, scan_llama3(text, size, at, 3)) static SCANNER(scanner_qwen2,
-                                                                              scan_llama3(text, size, at, 1))
+static SCANNER(scanner_llama3, scan_llama3(text, size, at, 3));
+static SCANNER(scanner_qwen2, scan_llama3(text, size, at, 1));
 
-    /* A word of o200k without what may stand before it: capitals (and characters without case), then small
+/* A word of o200k without what may stand before it: capitals (and characters without case), then small
  * ones. Returns the end of `capitals* small+`, 0 if there is none; *capitals: the end of `capitals*`. */
-    static inline size_t scan_word(const char *text, size_t size, size_t at, size_t *capitals)
+static inline size_t scan_word(const char *text, size_t size, size_t at, size_t *capitals)
 {
     size_t n, last = 0;
     while (at < size) {
@@ -255,13 +256,13 @@ static size_t scan_o200k(const char *text, size_t size, size_t at)
     return scan_rest(text, size, at, flags, n, 3, true);
 }
 
-static SCANNER(scanner_o200k, scan_o200k(text, size, at))
+static SCANNER(scanner_o200k, scan_o200k(text, size, at));
 
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define SPACES "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define CAPITALS "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define SMALL "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-    static const struct {
+static const struct {
     const char *regex;
     scanner_function *scan;
 } scanners[] = {

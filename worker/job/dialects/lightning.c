@@ -24,6 +24,16 @@ const cJSON *lightning_argument(const cJSON *object, const char *name)
     return cJSON_GetObjectItemCaseSensitive(all != NULL ? all : object, name);
 }
 
+const cJSON *lightning_arguments(struct dialect_use *u, const char *path, const cJSON *value)
+{
+    const cJSON *args = cJSON_GetObjectItemCaseSensitive(value, "init_args");
+    if (args != NULL && !cJSON_IsNull(args) && !cJSON_IsObject(args)) {
+        dt_config_problem(u->c, dt_arena_printf(u->arena, "%s.init_args", path),
+                          "give an object of the arguments by name");
+    }
+    return cJSON_IsObject(args) ? args->child : NULL;
+}
+
 /* ---- the command line's file ---- */
 
 /* A module of Python's, in whose place the job may name a model or data. */
@@ -347,9 +357,9 @@ static const struct dialect_rule trainer_rules[] = {
     {.from = "callbacks",
      .how = DIALECT_FUNCTION,
      .fn = lightning_callbacks,
-     .text =
-         "EarlyStopping, ModelCheckpoint, Timer with their arguments; progress bars, summaries and monitors are taken; "
-         "averages of weights, finders, pruning and unfreezing are refused; others have no effect",
+     .text = "EarlyStopping, ModelCheckpoint, Timer, GradientAccumulationScheduler; progress bars, summaries and "
+             "monitors are taken; averages of weights, finders, pruning and unfreezing are refused; others have no "
+             "effect",
      .shallow = true},
     REFUSE("plugins", "plugins of Python are not loaded; remove it"),
 

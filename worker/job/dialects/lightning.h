@@ -8,6 +8,8 @@
 const char *lightning_class(const struct cJSON *value);
 /* An argument of such a class, or null. */
 const struct cJSON *lightning_argument(const struct cJSON *object, const char *name);
+/* The first of init_args, or null: there are none. init_args that are no object are a problem, at `path`. */
+const struct cJSON *lightning_arguments(struct dialect_use *u, const char *path, const struct cJSON *value);
 
 /* lightning_optimizer.c */
 dialect_fn lightning_optimizer, lightning_scheduler;

@@ -138,9 +138,10 @@ static void fall_back(struct dialect_use *u, const char *to, cJSON *value)
     }
 }
 
-/* Where no interval is given each epoch saves. The newest is kept beside the best, so that a run can go on. */
 #define BY_STEPS "checkpointing.save_every_n_steps"
 #define BY_EPOCHS "checkpointing.save_every_n_epochs"
+
+/* Where no interval is given each epoch saves. The newest is kept beside the best, so that a run can go on. */
 static void checkpoint_defaults(struct dialect_use *u)
 {
     bool said = dialect_says(u, "every_n_train_steps") || dialect_says(u, "every_n_epochs") ||
@@ -189,39 +190,10 @@ static const struct dialect_rule timer_rules[] = {
 
 /* ---- the list ---- */
 
-#define AVERAGES "averages of weights are not there yet; remove it"
-/* Text behind '!': why it is refused; behind '~': why it has no effect; "": done anyway; null: it is a section. */
-static const struct callback {
-    const char *class, *text;
-} known[] = {
-    {"EarlyStopping", NULL},
-    {"ModelCheckpoint", NULL},
-    {"Timer", NULL},
-    {"LearningRateMonitor", ""},
-    {"ModelSummary", ""},
-    {"RichModelSummary", ""},
-    {"ProgressBar", ""},
-    {"RichProgressBar", ""},
-    {"TQDMProgressBar", ""},
-    {"ThroughputMonitor", ""},
-    {"DeviceStatsMonitor", "~metrics.jsonl has memory, and what a GPU does"},
-    {"OnExceptionCheckpoint", "~a run that fails goes on from its newest checkpoint"},
-    {"BasePredictionWriter", "~nothing is predicted"},
-    {"GradientAccumulationScheduler", ""},
-    {"StochasticWeightAveraging", "!" AVERAGES},
-    {"WeightAveraging", "!" AVERAGES},
-    {"EMAWeightAveraging", "!" AVERAGES},
-    {"BatchSizeFinder", "!no batch size is searched for; remove it, train --plan says what fits"},
-    {"LearningRateFinder", "!no rate is searched for; remove it, lr_scheduler_type lrrangetest sweeps over rates"},
-    {"SpikeDetection", "!here it is training.loss_guard_factor, or skip_update_lossz; write that, and remove it"},
-    {"ModelPruning", "!weights are not pruned; remove it"},
-    {"BackboneFinetuning", "!what is frozen stays so; remove it, training.freeze names tensors"},
-    {"BaseFinetuning", "!what is frozen stays so; remove it, training.freeze names tensors"},
-};
-
 /* The arguments of a class as a section; a second ModelCheckpoint is one, too. */
-static void unfold(struct dialect_use *u, const char *path, const char *class, const cJSON *value)
+static void unfold(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
+    const char *class = r->from;
     const cJSON *given = cJSON_GetObjectItemCaseSensitive(value, "init_args");
     const char *section = dt_arena_printf(u->arena, "%s.%s", path, class);
     if (dt_config_value(u->c, section) != NULL && strcmp(class, "ModelCheckpoint") == 0) {
@@ -229,6 +201,10 @@ static void unfold(struct dialect_use *u, const char *path, const char *class, c
     }
     if (dt_config_value(u->c, section) != NULL) {
         dt_config_problem(u->c, path, "%s stands there more often than a job can have it; remove one", class);
+        return;
+    }
+    if (given != NULL && !cJSON_IsObject(given) && !cJSON_IsNull(given)) {
+        dt_config_problem(u->c, path, "%s: init_args: give an object of the arguments by name", class);
         return;
     }
     cJSON *arguments = cJSON_Duplicate(given != NULL ? given : value, true);
@@ -241,36 +217,64 @@ static void unfold(struct dialect_use *u, const char *path, const char *class, c
     dt_config_unfold(u->c, path, section, arguments);
 }
 
-static void accumulation(struct dialect_use *u, const char *path, const cJSON *value)
+static void accumulation(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     const cJSON *steps = lightning_argument(value, "scheduling");
     if (cJSON_IsObject(steps)) {
-        dialect_give(u, path, "training.gradient_accumulation_steps", cJSON_Duplicate(steps, true));
+        dialect_give(u, path, r->to, cJSON_Duplicate(steps, true));
     } else {
         dt_config_problem(u->c, path, "GradientAccumulationScheduler needs scheduling, {0: 1, 4: 2}; add it");
     }
 }
 
+#define AVERAGES "averages of weights are not there yet; remove it"
+#define OWN_TABLE "as its own table says"
+#define FROZEN "what is frozen stays so; remove it, training.freeze names tensors"
+#define PROGRESS "lines come by steps"
+static const struct dialect_rule classes[] = {
+    FUNCTION("EarlyStopping", NULL, unfold, OWN_TABLE),
+    FUNCTION("ModelCheckpoint", NULL, unfold, OWN_TABLE),
+    FUNCTION("Timer", NULL, unfold, OWN_TABLE),
+    FUNCTION("GradientAccumulationScheduler", "training.gradient_accumulation_steps", accumulation,
+             "`training.gradient_accumulation_steps` by epochs: its scheduling"),
+    SILENT("LearningRateMonitor", "metrics.jsonl has the rate"),
+    SILENT("ThroughputMonitor", "metrics.jsonl has the rate of tokens and samples"),
+    SILENT("ModelSummary", "--plan has it"),
+    SILENT("RichModelSummary", "--plan has it"),
+    SILENT("ProgressBar", PROGRESS),
+    SILENT("RichProgressBar", PROGRESS),
+    SILENT("TQDMProgressBar", PROGRESS),
+    INERT("DeviceStatsMonitor", "metrics.jsonl has memory, and what a GPU does"),
+    INERT("OnExceptionCheckpoint", "a run that fails goes on from its newest checkpoint"),
+    INERT("BasePredictionWriter", "nothing is predicted"),
+    REFUSE("StochasticWeightAveraging", AVERAGES),
+    REFUSE("WeightAveraging", AVERAGES),
+    REFUSE("EMAWeightAveraging", AVERAGES),
+    REFUSE("BatchSizeFinder", "no batch size is searched for; remove it, train --plan says what fits"),
+    REFUSE("LearningRateFinder", "no rate is searched for; remove it, lr_scheduler_type lrrangetest sweeps over rates"),
+    REFUSE("SpikeDetection", "here it is training.loss_guard_factor, or skip_update_lossz; write that, and remove it"),
+    REFUSE("ModelPruning", "weights are not pruned; remove it"),
+    REFUSE("BackboneFinetuning", FROZEN),
+    REFUSE("BaseFinetuning", FROZEN),
+    {0},
+};
+
 static void callback(struct dialect_use *u, const char *path, const cJSON *value)
 {
     const char *class = lightning_class(value);
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
-        const char *text = known[i].text;
-        if (strcmp(known[i].class, class) != 0) {
-            continue;
-        }
-        if (text == NULL) {
-            unfold(u, path, class, value);
-        } else if (strcmp(class, "GradientAccumulationScheduler") == 0) {
-            accumulation(u, path, value);
-        } else if (*text == '!') {
-            dt_config_problem(u->c, path, "%s: %s", class, text + 1);
-        } else if (*text == '~') {
-            dialect_inert(u, path, dt_arena_printf(u->arena, "%s: %s", class, text + 1));
-        }
-        return;
+    const struct dialect_rule *r = classes;
+    while (r->from != NULL && strcmp(r->from, class) != 0) {
+        r++;
     }
-    dialect_inert(u, path, dt_arena_printf(u->arena, "%.60s is Python", *class != 0 ? class : "what stands there"));
+    if (r->from == NULL) {
+        dialect_inert(u, path, dt_arena_printf(u->arena, "%.60s is Python", *class != 0 ? class : "what stands there"));
+    } else if (r->how == DIALECT_FUNCTION) {
+        r->fn(u, r, path, value);
+    } else if (r->how == DIALECT_REFUSE) {
+        dt_config_problem(u->c, path, "%s: %s", class, r->text);
+    } else if (r->how == DIALECT_INERT) {
+        dialect_inert(u, path, dt_arena_printf(u->arena, "%s: %s", class, r->text));
+    }
 }
 
 void lightning_callbacks(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
@@ -294,6 +298,8 @@ static const char *const stopping_places[] = PLACES("EarlyStopping"), *const tim
                                                        "lightning.callbacks.ModelCheckpoint",
                                                        "lightning.trainer.callbacks.ModelCheckpoint2",
                                                        "lightning.callbacks.ModelCheckpoint2", NULL};
+static const char *const nowhere[] = {"lightning.trainer.callbacks[]", NULL}; /* no key: their names are values */
+const struct dialect dialect_callbacks = {.name = "Lightning's callback", .places = nowhere, .rules = classes};
 const struct dialect dialect_early_stopping = {
     .name = "Lightning's EarlyStopping", .places = stopping_places, .rules = stopping_rules};
 const struct dialect dialect_model_checkpoint = {.name = "Lightning's ModelCheckpoint",

@@ -25,6 +25,9 @@ static double timedelta_seconds(const cJSON *value)
     const cJSON *args = cJSON_GetObjectItemCaseSensitive(value, "init_args"), *a;
     double sum = 0, number;
     args = args != NULL ? args : value;
+    if (!cJSON_IsObject(args)) {
+        return -1;
+    }
     cJSON_ArrayForEach(a, args)
     {
         double unit = 0;

@@ -10,12 +10,6 @@ struct moved {
     const char *theirs, *ours;
 };
 
-static const cJSON *arguments(const cJSON *value)
-{
-    const cJSON *args = cJSON_GetObjectItemCaseSensitive(value, "init_args");
-    return cJSON_IsObject(args) ? args->child : NULL;
-}
-
 static const char *key_of(const struct moved *rows, const char *name)
 {
     while (rows->theirs != NULL && strcmp(rows->theirs, name) != 0) {
@@ -112,7 +106,7 @@ void lightning_optimizer(struct dialect_use *u, const struct dialect_rule *r, co
         return;
     }
     dialect_give(u, path, r->to, cJSON_CreateString(o->name));
-    for (const cJSON *a = arguments(value); a != NULL; a = a->next) {
+    for (const cJSON *a = lightning_arguments(u, path, value); a != NULL; a = a->next) {
         optimizer_argument(u, o, dt_arena_printf(u->arena, "%s.init_args.%s", path, a->string), a);
     }
     if (lightning_argument(value, "lr") == NULL && !is_rate_of_cycle(u)) {
@@ -218,7 +212,7 @@ void lightning_scheduler(struct dialect_use *u, const struct dialect_rule *r, co
     if (s->moved != plateau) {
         dialect_give(u, path, "scheduler.interval", cJSON_CreateString("epoch"));
     }
-    for (const cJSON *a = arguments(value); a != NULL; a = a->next) {
+    for (const cJSON *a = lightning_arguments(u, path, value); a != NULL; a = a->next) {
         const char *key = dt_arena_printf(u->arena, "%s.init_args.%s", path, a->string),
                    *to = key_of(s->moved, a->string);
         bool length = strcmp(a->string, "total_steps") == 0 || strcmp(a->string, "epochs") == 0 ||

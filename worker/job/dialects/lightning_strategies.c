@@ -49,9 +49,7 @@ static void hook_state(struct dialect_use *u, const struct dialect_rule *r, cons
         "matrix_approximation_rank", "start_powerSGD_iter", "min_compression_rate", "use_error_feedback", "warm_start",
         "orthogonalization_epsilon", "random_seed"};
     (void)r;
-    const cJSON *args = cJSON_GetObjectItemCaseSensitive(value, "init_args"), *a;
-    cJSON_ArrayForEach(a, args)
-    {
+    for (const cJSON *a = lightning_arguments(u, path, value); a != NULL; a = a->next) {
         const char *key = dt_arena_printf(u->arena, "%s.init_args.%s", path, a->string);
         const char *to = strcmp(a->string, "start_localSGD_iter") == 0 ? "local_sgd.warmup_steps" : NULL;
         for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {

@@ -123,7 +123,7 @@ static void give_options(struct dialect_use *u, const char *name)
     for (const cJSON *v = all(u->c); v != NULL; v = v->next) {
         one = strcmp(v->string, name) == 0 ? v : one;
     }
-    for (const cJSON *v = one != NULL ? one->child : NULL; v != NULL; v = v->next) {
+    for (const cJSON *v = cJSON_IsObject(one) ? one->child : NULL; v != NULL; v = v->next) {
         const struct job_section *s = section_of(v->string);
         for (const cJSON *o = s != NULL && cJSON_IsObject(v) ? v->child : NULL; o != NULL; o = o->next) {
             const char *to = dt_arena_printf(u->arena, "%s.%s", s->name, o->string),
