@@ -136,10 +136,10 @@ def test_killed_workers(place, plain, layout, strategy, sets):
 
 
 def replace_host(place, out, layout, strategy, sets, lost, at):
-    """A run, of which a host is killed at a step and started again; its results."""
+    """A run, of which a host, number `lost` by ranks, is killed at a step and started again; its results."""
     port, options = nodes.free_port(), ["--rdzv_conf=last_call_timeout=1,keep_alive_interval=1"]
     jobs = [start(place, out, port, len(layout), local, strategy, sets, *options) for local in layout]
-    training.worker_at(jobs, at)
+    jobs.sort(key=lambda job: training.worker_at([job], at).rank)
     jobs[lost].kill()
     jobs[lost] = start(place, out, port, len(layout), layout[lost], strategy, sets, *options)
     results = nodes.finish(*jobs)
