@@ -77,7 +77,7 @@ int bench_shards(size_t repeats, struct dt_error *err)
 {
     static const char *const names[MEASURES] = {"shards opened, checksum compared", "shards to batches, shuffled"};
     char folder[] = "/tmp/dtrun-bench-XXXXXX";
-    double rates[MEASURES][REPEATS_MOST], took[MEASURES];
+    double rates[MEASURES][REPEATS_MOST], took[MEASURES] = {0};
     if (mkdtemp(folder) == NULL) {
         return dt_fail_errno(err, "%s", folder);
     }

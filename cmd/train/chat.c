@@ -34,16 +34,6 @@ static void add_message(struct chat *c, const char *role, const char *content)
     (void)cJSON_AddItemToArray(c->messages, message);
 }
 
-/* Without eos_token_id in the model's files, eos_token ends an answer. */
-static void add_stop(struct chat *c)
-{
-    const char *eos = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(c->variables, "eos_token"));
-    int32_t id = eos != NULL ? tokenizer_id(c->tokenizer, eos, strlen(eos)) : -1;
-    if (c->options->stop_count == 0 && id >= 0) {
-        c->options->stops[c->options->stop_count++] = id;
-    }
-}
-
 static int open_chat(struct chat *c, const struct model_source *source, struct dt_error *err)
 {
     int64_t vocabulary, positions;
@@ -63,10 +53,10 @@ static int open_chat(struct chat *c, const struct model_source *source, struct d
     (void)cJSON_AddNullToObject(c->variables, "tools");
     (void)cJSON_AddNullToObject(c->variables, "documents");
     (void)cJSON_AddBoolToObject(c->variables, "add_generation_prompt", true);
-    add_stop(c);
     c->capacity = positions < LONGEST ? positions : LONGEST;
     int64_t wished = c->options->max_new_tokens < c->capacity ? c->options->max_new_tokens : c->capacity - 1;
     c->options->max_new_tokens = wished;
+    c->options->max_length = 0; /* it is for a row, and a conversation is longer */
     c->options->batch_size = 1;
     /* a row of that length, for which all memory is made */
     c->row.prompt_count = c->row.count = c->capacity - wished;

@@ -1,6 +1,7 @@
 /* See the header. */
 #include "cmd/train/evaluate.h"
 
+#include "cmd/train/plan.h"
 #include "worker/run/model_source.h"
 #include "worker/run/trainer.h"
 
@@ -35,7 +36,7 @@ int train_find_weights(const char *path, char **checkpoint, struct dt_error *err
     struct dt_text notes;
     dt_text_init(&notes);
     int rc = model_source_open(&s, path, &notes, err);
-    if (notes.size > 0) {
+    if (notes.size > 0 && train_env_number("RANK", 0) == 0) {
         dt_text_say(stderr, "train: %s", dt_text_str(&notes));
     }
     *checkpoint = rc == 0 && s.checkpoint != NULL ? dt_strdup(s.path) : NULL;

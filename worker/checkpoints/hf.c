@@ -459,10 +459,10 @@ static struct source find_named(const struct hf *h, const struct model_ops *ops,
     return (struct source){NULL, NULL};
 }
 
-void hf_untie(const char *folder, const struct model_ops *ops, void *sizes)
+bool hf_untie(const char *folder, const struct model_ops *ops, void *sizes)
 {
     if (ops->tied.key == NULL || !model_flag(ops, sizes, ops->tied.key)) {
-        return;
+        return false;
     }
     struct hf *h = new_folder(folder);
     bool same = true;
@@ -476,6 +476,7 @@ void hf_untie(const char *folder, const struct model_ops *ops, void *sizes)
     if (!same) {
         model_set_flag(ops, sizes, ops->tied.key, false);
     }
+    return !same;
 }
 
 const char *hf_unused(const struct hf *h)

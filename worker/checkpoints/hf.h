@@ -17,8 +17,8 @@ int hf_open(struct hf **out, const char *folder, const struct chain *chain, stru
 const char *hf_unused(const struct hf *h);
 /* Sets the model's key of a tied head to false if the folder has a head that differs from the
  * embedding, as Hugging Face's library does. Before the chain is built; every rank that sees the folder
- * decides alike. A folder without readable weights changes nothing. */
-void hf_untie(const char *folder, const struct model_ops *ops, void *sizes);
+ * decides alike. A folder without readable weights changes nothing. Returns true if it changed. */
+bool hf_untie(const char *folder, const struct model_ops *ops, void *sizes);
 /* Gives the tensors of the head that the folder lacks their initial values of that seed; 0 if this is not
  * called. Appends their names to `names`, comma-separated. */
 void hf_begin_head(struct hf *h, uint64_t seed, struct dt_text *names);

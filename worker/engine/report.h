@@ -57,7 +57,8 @@ struct report {
     const int64_t *pace; /* times of all ranks that came with this step (pace_judge_add); null: none did */
     /* an evaluation */
     const char *set;                     /* which of data.val; null: it is one set without a name */
-    double val_loss;                     /* NaN: the set has no target */
+    int64_t val_targets;                 /* that the evaluation counted */
+    double val_loss;                     /* NaN: the set has no target, or a loss is not finite */
     double perplexity, bits_per_byte;    /* NaN: the targets are no next tokens, or no bytes */
     double pearson;                      /* NaN: the model gives no numbers, or they do not vary */
     const struct class_report *classes;  /* null: the model names no classes */

@@ -49,6 +49,7 @@ struct trainer_run {
     /* enum vote: of any rank, known to all, not acted upon yet. VOTE_STOP and VOTE_FINISH stay. */
     unsigned votes;
     bool eval_due;        /* the evaluation of this step was not made yet */
+    bool said_not_finite; /* of an evaluation: its loss was not finite, and a line said so */
     bool finished_before; /* a finished run was found: nothing was done */
     double peak_flops;    /* of one rank's device, by rank 0; NaN: unknown */
 };

@@ -295,8 +295,8 @@ struct job_arguments {
     bool evaluates; /* data.train may be missing */
     bool converts;  /* the job is only converted: numbers of ranks are not compared */
     int world;      /* ranks, for DeepSpeed's train_batch_size; 0: one */
-    /* changes the sizes of config.json where the weights of model.load say so (hf_untie); may be null */
-    void (*look)(const char *folder, const struct model_ops *ops, void *sizes);
+    /* changes the sizes of config.json where the weights of model.load say so (hf_untie), true: it did; may be null */
+    bool (*look)(const char *folder, const struct model_ops *ops, void *sizes);
 };
 
 /* Reads, fills in and checks a job. All problems are reported at once, one per line in

@@ -82,7 +82,7 @@ static int load(struct job *job, const struct job_arguments *args, struct dt_con
         return 1;
     }
     if (args->look != NULL) {
-        args->look(folder, ops, loaded.bytes);
+        (void)args->look(folder, ops, loaded.bytes);
     }
     int bad = read_sizes(job, c, ops);
     if (named != NULL && named != ops) {

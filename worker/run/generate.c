@@ -90,7 +90,7 @@ int generate_limits(const struct model_source *source, int64_t *vocabulary, int6
 }
 
 static int check_row(const struct generate_row *r, int64_t number, int64_t vocabulary, int64_t limit,
-                     struct dt_error *err)
+                     int64_t max_length, struct dt_error *err)
 {
     if (r->prompt_count < 1) {
         return dt_fail(err, DT_INVALID, "prompt %lld is empty; give at least one id", (long long)number + 1);
@@ -98,6 +98,12 @@ static int check_row(const struct generate_row *r, int64_t number, int64_t vocab
     if (r->prompt_count > limit) {
         return dt_fail(err, DT_INVALID, "prompt %lld has %lld ids, and the model %lld positions; shorten it",
                        (long long)number + 1, (long long)r->prompt_count, (long long)limit);
+    }
+    if (max_length > 0 && r->prompt_count >= max_length) {
+        return dt_fail(err, DT_INVALID,
+                       "prompt %lld has %lld ids, and max_length of generation_config.json is %lld, prompt included; "
+                       "give generation.max_new_tokens",
+                       (long long)number + 1, (long long)r->prompt_count, (long long)max_length);
     }
     for (int64_t i = 0; i < r->prompt_count; i++) {
         if (r->ids[i] < 0 || r->ids[i] >= vocabulary) {
@@ -287,7 +293,8 @@ static bool stops_at(const struct generate_options *o, int32_t id)
 static void judge(const struct generator *g, struct speaker *s, bool stopped)
 {
     struct generate_row *r = &g->rows[s->row];
-    bool enough = r->count - r->prompt_count >= g->options->max_new_tokens;
+    bool enough = r->count - r->prompt_count >= g->options->max_new_tokens ||
+                  (g->options->max_length > 0 && r->count >= g->options->max_length);
     s->over = stopped || enough || r->count >= g->limit;
     r->end = stopped ? GENERATE_STOPPED : enough ? GENERATE_LENGTH : GENERATE_POSITIONS;
 }
@@ -409,7 +416,7 @@ int generator_prepare(struct generator **out, const struct model_source *source,
     g->capacity = options->window > 0 && options->window < positions ? options->window : positions;
     g->limit = options->window > 0 ? INT64_MAX : positions;
     for (int64_t i = 0; i < row_count; i++) {
-        if (check_row(&rows[i], i, vocabulary, g->limit, err) != 0) {
+        if (check_row(&rows[i], i, vocabulary, g->limit, options->max_length, err) != 0) {
             return -1;
         }
         rows[i].ids =

@@ -13,6 +13,7 @@ struct generate_options {
     struct sampling sampling;
     uint64_t seed;
     int64_t max_new_tokens;
+    int64_t max_length; /* most ids of a row, its prompt among them; 0: no such limit */
     int32_t stops[GENERATE_STOPS_MAX]; /* a row ends behind each of these ids */
     int stop_count;
     int64_t batch_size; /* rows at a time */
@@ -32,11 +33,11 @@ struct generate_row {
     int32_t *ids; /* prompt, then what is new; malloc'ed, the caller frees it */
     int64_t prompt_count, count;
     bool is_text;          /* the prompt was given as text */
-    enum generate_end end; /* a stop id; max_new_tokens; the model's positions */
+    enum generate_end end; /* a stop id; max_new_tokens or max_length; the model's positions */
 };
 
 /* Fills in the options: from the job's section, otherwise from the source's generation_config.json and
- * config.json, otherwise defaults. Appends to `ignored` (may be null) the keys of generation_config.json
+ * config.json (of stop ids: otherwise from its tokenizer), otherwise defaults. Appends to `ignored` (may be null) the keys of generation_config.json
  * that would change the ids and are not computed: "num_beams, typical_p". DT_INVALID: a value there is none
  * that we know. */
 int generate_settings(const struct model_source *source, const struct job_generation *job, struct generate_options *out,

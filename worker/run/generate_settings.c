@@ -2,9 +2,12 @@
 #include "worker/run/generate.h"
 
 #include "base/config_value.h"
+#include "worker/data/tokenizers/special_tokens.h"
+#include "worker/data/tokenizers/tokenizer.h"
 #include "worker/job/job_fields.h"
 
 #include <cjson/cJSON.h>
+#include <string.h>
 
 /* Reads the keys of the job's section that generation_config.json has, too: all but the prompts. */
 static int read_config(const cJSON *config, struct job_generation *out, struct dt_error *err)
@@ -93,6 +96,37 @@ static int read_stops(const cJSON *eos, struct generate_options *out, struct dt_
     return 0;
 }
 
+/* Of models whose files name no id: the tokenizer's eos_token. */
+static int read_tokenizer_stop(const struct model_source *source, struct generate_options *out, struct dt_error *err)
+{
+    struct tokenizer *t = NULL;
+    cJSON *tokens = special_tokens_read(source->tokenizer, err);
+    const char *eos = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(tokens, "eos_token"));
+    int rc = tokens == NULL ? -1 : eos != NULL ? tokenizer_open(&t, source->tokenizer, err) : 0;
+    int32_t id = t != NULL && rc == 0 ? tokenizer_id(t, eos, strlen(eos)) : -1;
+    if (id >= 0) {
+        out->stops[out->stop_count++] = id;
+    }
+    tokenizer_close(t);
+    cJSON_Delete(tokens);
+    return rc;
+}
+
+/* max_length of generation_config.json: ids of a row with its prompt. Whoever says max_new_tokens means that. */
+static int read_length(const struct model_source *source, struct generate_options *out, struct dt_error *err)
+{
+    const cJSON *length = cJSON_GetObjectItemCaseSensitive(source->generation, "max_length");
+    if (length == NULL || cJSON_IsNull(length)) {
+        return 0;
+    }
+    if (!cJSON_IsNumber(length) || length->valuedouble < 1 || length->valuedouble != length->valueint) {
+        return dt_fail(err, DT_INVALID, "%s: generation_config.json: max_length: must be an integer above 0",
+                       source->path);
+    }
+    out->max_length = out->max_new_tokens = length->valueint;
+    return 0;
+}
+
 int generate_settings(const struct model_source *source, const struct job_generation *job, struct generate_options *out,
                       struct dt_text *ignored, struct dt_error *err)
 {
@@ -116,8 +150,14 @@ int generate_settings(const struct model_source *source, const struct job_genera
         add_ignored(source->generation, out->sampling.do_sample, ignored);
     }
     out->max_new_tokens = (int64_t)first_of((double)job->max_new_tokens, (double)config.max_new_tokens, 256);
+    if (job->max_new_tokens < 0 && config.max_new_tokens < 0 && read_length(source, out, err) != 0) {
+        return -1;
+    }
     const cJSON *eos = own != NULL && !cJSON_IsNull(own) ? own : models;
-    return eos == NULL || cJSON_IsNull(eos) || read_stops(eos, out, err) == 0
+    if (eos == NULL || cJSON_IsNull(eos)) {
+        return source->tokenizer != NULL ? read_tokenizer_stop(source, out, err) : 0;
+    }
+    return read_stops(eos, out, err) == 0
                ? 0
                : dt_wrap(err, "%s: %s", source->path, eos == own ? "generation_config.json" : "config.json");
 }

@@ -43,7 +43,7 @@ static int read_generation(struct model_source *s, const char *folder, struct dt
     return rc;
 }
 
-static int open_folder(struct model_source *s, const char *path, struct dt_error *err)
+static int open_folder(struct model_source *s, const char *path, struct dt_text *notes, struct dt_error *err)
 {
     struct dt_text text;
     dt_text_init(&text);
@@ -54,7 +54,10 @@ static int open_folder(struct model_source *s, const char *path, struct dt_error
     if (rc != 0) {
         return -1;
     }
-    hf_untie(path, s->model, s->sizes.bytes);
+    if (hf_untie(path, s->model, s->sizes.bytes) && notes != NULL) {
+        dt_text_printf(notes, "%s: %s differs from %s, though config.json says %s true: both are used", path,
+                       s->model->tied.head, s->model->tied.table, s->model->tied.key);
+    }
     find_tokenizer(s, NULL, path);
     return read_generation(s, path, err);
 }
@@ -100,7 +103,7 @@ int model_source_open(struct model_source *s, const char *path, struct dt_text *
                        path);
     }
     if (!has_file(path, "manifest.json") && has_file(path, "config.json")) {
-        return open_folder(s, path, err);
+        return open_folder(s, path, notes, err);
     }
     if (has_file(path, "manifest.json")) {
         s->path = dt_strdup(path);

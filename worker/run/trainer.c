@@ -218,6 +218,7 @@ static struct report evaluation_report(struct trainer *t, const struct trainer_v
          bytes = next && strcmp(v->data.tokenizer, "bytes") == 0;
     double bytes_per_target = bytes ? 1 : next && e->text_bytes > 0 ? (double)e->text_bytes / (double)e->targets : NAN;
     r.set = v->name;
+    r.val_targets = e->targets;
     r.val_loss = e->loss;
     r.perplexity = next ? exp(e->loss) : NAN;
     r.bits_per_byte = e->loss / M_LN2 / bytes_per_target;
@@ -225,6 +226,18 @@ static struct report evaluation_report(struct trainer *t, const struct trainer_v
     r.classes = e->classes.classes > 0 ? &e->classes : NULL;
     r.choices = e->choices.items > 0 ? &e->choices : NULL;
     return r;
+}
+
+/* A loss that is not finite, once in a round: in JSON it is null, as one without targets. */
+static void say_not_finite(struct trainer *t, const struct report *r)
+{
+    if (r->val_targets > 0 && !isfinite(r->val_loss) && !t->run.said_not_finite) {
+        t->run.said_not_finite = true;
+        observers_say(&t->observers,
+                      "train: warning: step %lld: the loss of %s%s is not finite: look at the model's weights and "
+                      "buffers (a running_var below 0), and at the numbers in the data",
+                      (long long)r->step, r->set != NULL ? "data.val." : "data.val", r->set != NULL ? r->set : "");
+    }
 }
 
 /* The evaluation that is due at this step, of all sets. They are reported when all are known. A stop leaves it due:
@@ -250,6 +263,7 @@ static int evaluate(struct trainer *t, struct dt_error *err)
     for (int i = 0; i < t->feeds.val_count; i++) {
         struct report r = evaluation_report(t, &t->feeds.val[i], &known[i]);
         observers_report(&t->observers, &r, MOMENT_EVALUATION);
+        say_not_finite(t, &r);
     }
     return 0;
 }

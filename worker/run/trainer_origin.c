@@ -8,6 +8,7 @@
 #include "worker/job/folder.h"
 
 #include <cjson/cJSON.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,6 +125,23 @@ static void put_dropout(struct trainer *t)
     trainer_set_config(t, dt_text_str(&text));
     dt_text_clear(&text);
     cJSON_Delete(config);
+}
+
+/* config.json of a model from the beginning has the id that ends the data's documents: generation stops there. */
+static void put_end(struct trainer *t)
+{
+    const struct data_source *s = &t->feeds.train;
+    bool next = s->targets >= 0 && s->layout.field[s->targets].shifted;
+    if (t->job->model.load == NULL && next && s->document_end >= 0) {
+        char id[24];
+        struct dt_text text;
+        dt_text_init(&text);
+        dt_text_puts(&text, t->saver.model_config);
+        (void)snprintf(id, sizeof id, "%" PRId64, s->document_end);
+        put_member(&text, "eos_token_id", id);
+        trainer_set_config(t, dt_text_str(&text));
+        dt_text_clear(&text);
+    }
 }
 
 static bool same_folder(const char *a, const char *b)
@@ -273,6 +291,7 @@ int trainer_keep_origin(struct trainer *t, bool found, struct dt_error *err)
         rc = describe_model(t, load, err) == 0 ? keep(t, load, own, err) : dt_wrap(err, "model.load");
         rc = rc == 0 ? keep_tokenizer(t, own, err) : rc;
         rc = rc == 0 ? put_classes(t, err) : rc;
+        put_end(t);
     } else {
         rc = keep_found(t, own, err);
     }

@@ -313,6 +313,9 @@ def test_a_head_that_is_not_the_embedding(tmp_path):
         assert result.code == 0 and result.err.count("lm_head.weight differs from model.embed_tokens.weight") == 1, result
         hashes.add(training.hash_of(tmp_path / strategy))
     assert len(hashes) == 1
+    for ask in (["--evaluate", came, job, "--set", f"data.val={golden}/batches.safetensors"], ["--generate", came, "--prompt_ids", "1,2"]):
+        said = subprocess.run([os.path.join(BIN, "train"), *map(str, ask)], check=True, capture_output=True, text=True, timeout=60).stderr
+        assert said.count("lm_head.weight differs from model.embed_tokens.weight") == 1, said
     shutil.rmtree(came)
     out = tmp_path / "ddp"
     result = training.train(str(job), str(out), ranks=1, sets=["training.max_steps=4"])

@@ -101,6 +101,19 @@ def test_as_pytorch(tmp_path, case, run, ranks, sync, strategy):
             assert model[name][2] == (STEPS,)
 
 
+def test_an_evaluation_that_is_not_finite_is_said(tmp_path):
+    """A running variance below 0 gives NaN, which is no set without targets."""
+    shutil.copytree(f"{GOLDEN}/basic/hf", tmp_path / "hf")
+    tensors = read(tmp_path / "hf/model.safetensors")
+    name = next(n for n in tensors if n.endswith("running_var"))
+    dtype, shape, values = tensors[name]
+    write(tmp_path / "hf/model.safetensors", {**tensors, name: (dtype, shape, [-1 - v for v in values])})
+    job = make_job(tmp_path)
+    r = subprocess.run([support.program("train"), "--evaluate", str(tmp_path / "hf"), job], check=False, capture_output=True, text=True, timeout=120)
+    assert r.returncode == 0 and json.loads(r.stdout)["val_loss"] is None, r
+    assert r.stderr.count("the loss of data.val is not finite: look at the model's weights and buffers") == 1 and "val loss none" not in r.stderr, r
+
+
 def test_same_bits_under_each_strategy(tmp_path):
     """Also of a run that ends half-way and goes on under another strategy; its running statistics are there again."""
     job = make_job(tmp_path, ranks=2)

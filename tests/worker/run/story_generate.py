@@ -96,6 +96,36 @@ def test_what_is_not_computed(tmp_path):
     assert r.stderr == f"train: {tmp_path}/tiny: generation_config.json: not computed: num_beams\n" and len(r.stdout.splitlines()) == 2, r
 
 
+def test_max_length(tmp_path):
+    """max_length of generation_config.json counts the prompt, and max_new_tokens, wherever it stands, counts instead of it."""
+    shutil.copytree(TINY, tmp_path / "tiny")
+    (tmp_path / "tiny/generation_config.json").write_text('{"max_length": 6, "eos_token_id": []}')
+    ask = ["--generate", tmp_path / "tiny", "--prompt_ids", "5,6", "--prompt_ids", "7,8,9,10,11"]
+    assert [(len(r["ids"]), r["end"]) for r in rows(*ask)] == [(4, "length"), (1, "length")]
+    assert [len(r["ids"]) for r in rows(*ask, "--max_new_tokens", 7)] == [7, 7]
+    said = "prompt 3 has 6 ids, and max_length of generation_config.json is 6, prompt included; give generation.max_new_tokens"
+    assert said in train(*ask, "--prompt_ids", "1,2,3,4,5,6", code=2)
+    (tmp_path / "tiny/generation_config.json").write_text('{"max_length": "6"}')
+    assert "max_length: must be an integer above 0" in train(*ask, code=2)
+
+
+def test_the_tokenizer_knows_where_to_stop(tmp_path):
+    """Without eos_token_id in the model's files, its tokenizer's eos_token ends a row."""
+    shutil.copytree(TINY, tmp_path / "tiny")
+    shutil.copy(f"{GOLDEN}/tokenizers/gpt2/tokenizer.json", tmp_path / "tiny")
+    (tmp_path / "tiny/generation_config.json").unlink()
+    config = json.loads((tmp_path / "tiny/config.json").read_text())
+    (tmp_path / "tiny/config.json").write_text(json.dumps({**config, "eos_token_id": None}))
+    ask = ["--generate", tmp_path / "tiny", "--prompt_ids", "5,6,7", "--max_new_tokens", 9]
+    [whole] = rows(*ask)
+    assert len(whole["ids"]) == 9 and whole["end"] == "length", whole
+    words = json.loads((tmp_path / "tiny/tokenizer.json").read_text())["model"]["vocab"]
+    end = whole["ids"][4]
+    (tmp_path / "tiny/tokenizer_config.json").write_text(json.dumps({"eos_token": next(w for w, i in words.items() if i == end)}))
+    [row] = rows(*ask)
+    assert row["ids"] == whole["ids"][:whole["ids"].index(end) + 1] and row["end"] == "stop", row
+
+
 @pytest.mark.parametrize("args, said", [
     (["--generate", TINY], "--generate: no prompt"),
     (["--prompt", "x", "job.json"], "--prompt: only with --generate"),
@@ -124,6 +154,16 @@ def run(tmp_path_factory):
     with open(folder / "run/metrics.jsonl") as f:
         [last] = [m for m in map(json.loads, f) if "val_loss" in m]
     return folder, job, last
+
+
+def test_what_ends_documents_ends_rows(run, tmp_path):
+    """A model from the beginning says by eos_token_id what ends a document in its data; one that was loaded keeps its own."""
+    folder, job, _ = run
+    assert json.loads((folder / "run/model/config.json").read_text())["eos_token_id"] == 0
+    on = tmp_path / "on.json"
+    on.write_text(json.dumps({**json.loads(job.read_text()), "model": {"load": TINY}}))
+    train(on, "--set", "training.max_steps=1", "--output_dir", tmp_path / "on")
+    assert json.loads((tmp_path / "on/model/config.json").read_text())["eos_token_id"] == 641
 
 
 def test_a_run_speaks(run):

@@ -157,8 +157,8 @@ static void put_config(const void *sizes, void (*put)(void *to, const char *key,
 {
     const struct gpt2 *m = sizes;
     char positions[32];
-    /* the library's default id does not exist in small vocabularies */
-    const char *end_token = m->vocab_size > 50256 ? "50256" : "null";
+    /* the library's default id, in GPT-2's vocabulary, which may be padded to a multiple of 128 */
+    const char *end_token = m->vocab_size >= 50257 && m->vocab_size <= 50304 ? "50256" : "null";
     (void)snprintf(positions, sizeof positions, "%" PRId64, m->n_positions);
     put(to, "activation_function", "\"gelu_new\"");
     put(to, "bos_token_id", end_token);

@@ -94,13 +94,13 @@ static void show(struct console *c, bool stay)
     }
 }
 
-/* "loss 5.1234", or "loss none" where there was no target. */
-static void add_loss(struct dt_text *t, const char *name, double loss)
+/* "loss 5.1234", or "loss none" where there was no target; "loss nan" where there were some. */
+static void add_loss(struct dt_text *t, double loss, bool targets)
 {
-    if (isfinite(loss)) {
-        dt_text_printf(t, "%s %.4f", name, loss);
+    if (isfinite(loss) || targets) {
+        dt_text_printf(t, "loss %.4f", isnan(loss) ? (double)NAN : loss);
     } else {
-        dt_text_printf(t, "%s none", name);
+        dt_text_puts(t, "loss none");
     }
 }
 
@@ -124,7 +124,7 @@ static void write_progress(struct console *c, const struct report *r)
     dt_text_reset(&c->line);
     dt_text_printf(&c->line, "step %lld/%lld %lld%% ", (long long)r->step, (long long)r->total_steps,
                    (long long)(r->total_steps > 0 ? 100 * r->step / r->total_steps : 100));
-    add_loss(&c->line, "loss", r->loss);
+    add_loss(&c->line, r->loss, false);
     if (isfinite(c->val_loss)) {
         dt_text_printf(&c->line, " val %.4f", c->val_loss);
     }
@@ -163,7 +163,7 @@ static void say_evaluation(struct console *c, const struct report *r, const char
         dt_text_printf(&c->line, r->total_steps > 0 ? "step %lld/%lld " : "step %lld ", (long long)r->step,
                        (long long)r->total_steps);
         dt_text_printf(&c->line, "val %s%s", r->set != NULL ? r->set : "", r->set != NULL ? " " : "");
-        add_loss(&c->line, "loss", r->val_loss);
+        add_loss(&c->line, r->val_loss, r->val_targets > 0);
         if (isfinite(r->perplexity)) {
             dt_text_printf(&c->line, " perplexity %.4g", r->perplexity);
         }
