@@ -53,10 +53,10 @@ struct snapshot_offer {
     int count;
     struct snapshot_id of[2];
 };
-/* The newest one that all ranks offer. Where there is none: the newest one that all ranks of a group offer, of
- * groups [k group, (k + 1) group) that hold the same as each other; *root is then the group's first rank,
- * otherwise -1. False: there is neither, and *missing is a rank that does not offer the newest of all, or -1
- * where nobody offers one. */
+/* The newest one that all ranks offer. Where there is none, or a later round made one that serves: the newest one
+ * that all ranks of a group offer, of groups [k group, (k + 1) group) that hold the same as each other; *root is
+ * then the group's first rank, otherwise -1. False: there is neither, and *missing is a rank that does not offer
+ * the newest of all, or -1 where nobody offers one. */
 bool snapshots_choose(const struct snapshot_offer *offers, int ranks, int group, struct snapshot_id *out, int *root,
                       int *missing);
 /* "3:7,3:6", the rounds and steps of an offer; and its reading. False: it is no such text. */

@@ -43,28 +43,32 @@ static int group_with(const struct snapshot_offer *offers, int ranks, int group,
 bool snapshots_choose(const struct snapshot_offer *offers, int ranks, int group, struct snapshot_id *out, int *root,
                       int *missing)
 {
-    struct snapshot_id newest = {-1, -1};
-    bool found = false;
+    const struct snapshot_id none = {-1, -1};
+    struct snapshot_id newest = none, sent = none, all = none; /* of any rank, of a group, of all ranks */
     *root = *missing = -1;
-    for (int pass = 0; pass < 2 && !found; pass++) {
-        for (int i = 0; i < 2 * ranks; i++) {
-            const struct snapshot_offer *offer = &offers[i / 2];
-            const struct snapshot_id *id = &offer->of[i % 2];
-            if (i % 2 >= offer->count) {
-                continue;
-            }
-            newest = is_newer(id, &newest) ? *id : newest;
-            int from = pass == 0 ? -1 : group_with(offers, ranks, group, id);
-            bool serves = pass == 0 ? first_without(offers, ranks, id) < 0 : from >= 0;
-            if (serves && (!found || is_newer(id, out))) {
-                *out = *id;
-                *root = from;
-                found = true;
-            }
+    for (int i = 0; i < 2 * ranks; i++) {
+        const struct snapshot_offer *offer = &offers[i / 2];
+        const struct snapshot_id *id = &offer->of[i % 2];
+        if (i % 2 >= offer->count) {
+            continue;
+        }
+        newest = is_newer(id, &newest) ? *id : newest;
+        if (is_newer(id, &all) && first_without(offers, ranks, id) < 0) {
+            all = *id;
+        }
+        int from = is_newer(id, &sent) ? group_with(offers, ranks, group, id) : -1;
+        if (from >= 0) {
+            sent = *id;
+            *root = from;
         }
     }
-    *missing = !found && newest.step >= 0 ? first_without(offers, ranks, &newest) : -1;
-    return found;
+    if (all.round >= sent.round) { /* of the same round it is at most one snapshot behind, and nothing travels */
+        sent = all;
+        *root = -1;
+    }
+    *out = sent;
+    *missing = sent.round < 0 && newest.round >= 0 ? first_without(offers, ranks, &newest) : -1;
+    return sent.round >= 0;
 }
 
 void snapshots_say(const struct snapshot_offer *offer, struct dt_text *out)

@@ -135,10 +135,11 @@ int trainer_propose_snapshot(struct trainer *t, int64_t file_step, struct dt_tex
     if (!snapshots_choose(offers, t->size, group_size(t), &id, &root, &missing)) {
         char whose[96] = "no host has one that serves its ranks as they are now";
         if (missing >= 0) {
-            (void)snprintf(whose, sizeof whose, "the host of rank %d has none, and nobody else has that rank's part",
-                           missing);
+            (void)snprintf(whose, sizeof whose,
+                           "the host of rank %d lacks the newest, and no group of ranks has all of it", missing);
         }
-        observers_say(&t->observers, "train: no snapshot is whole: %s; a checkpoint is gone on from", whose);
+        observers_say(&t->observers, "train: no snapshot is whole: %s; %s", whose,
+                      file_step >= 0 ? "a checkpoint is gone on from" : "the run begins again");
     } else if (id.step >= file_step) {
         dt_text_printf(out, "#%" PRId64 ":%" PRId64 "/%" PRId64 "/%d", id.round, id.step, file_step, root);
     }
@@ -209,8 +210,8 @@ int trainer_open_snapshot(struct trainer *t, const struct saved_snapshot *x, str
     struct dt_text head;
     *data = *state = t->saver.opened; /* what was compared is not compared again */
     t->saver.opened = NULL;
-    if (t->world->node_count <= 1) {
-        return 0;
+    if (t->world->node_count <= 1 && x->root < 0) {
+        return 0; /* each rank has the one that all wrote */
     }
     dt_text_init(&head);
     int rc = share_head(t, x, &head, err) == 0 ? snapshots_state(&x->id, &head, state, err) : -1;
@@ -285,10 +286,10 @@ int trainer_spread_snapshot(struct trainer *t, const char *path, struct dt_error
                 send_tensor(&x, &t->chain.tensors[i]);
             }
         }
-        observers_say(&t->observers, "train: ranks whose host has no snapshot of step %" PRId64 " take that of rank %d",
+        observers_say(&t->observers, "train: ranks that lack the snapshot of step %" PRId64 " take that of rank %d",
                       saved.id.step, from);
     }
-    if (t->chain.buffer_count > 0 && t->world->node_count > 1) {
+    if (t->chain.buffer_count > 0 && (t->world->node_count > 1 || saved.root >= 0)) {
         strategy_send(s, t->world->comm, from, "buffers", t->stepper.walk.buffers, t->chain.buffer_count,
                       s->precision.buffers);
     }

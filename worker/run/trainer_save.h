@@ -23,8 +23,8 @@ struct save_slices {
     char error[32]; /* purpose of this rank's errors */
 };
 
-/* This rank's shares of all tensors: weights, and of those that are trained the optimizer's state;
- * rank 0 has all buffers. save_free_slices frees them. */
+/* This rank's shares of all tensors: weights, and of those that are trained the optimizer's state. All buffers are
+ * saved by rank 0, and in a snapshot by the first rank of each host. save_free_slices frees them. */
 void save_list_slices(struct trainer *t, enum save_for what, const struct checkpoint_reader *reader,
                       struct save_slices *out);
 void save_free_slices(struct save_slices *x);

@@ -73,6 +73,10 @@ bool trainer_snapshot_falls_on(const struct trainer *t, int64_t step)
 int trainer_snapshot(struct trainer *t, struct dt_error *err)
 {
     double begin_s = dt_now_s();
+    if (t->world->node_count > 1 && t->job->training.broadcast_buffers) {
+        /* Each host keeps them, and those of rank 0 are the run's; the next step would send them all the same. */
+        strategy_send_buffers(&t->strategy, t->stepper.walk.buffers, t->chain.buffer_count);
+    }
     if (trainer_settle(t, "snapshot", err) != 0) {
         return -1; /* a peer is gone: what there is stays good */
     }
@@ -89,10 +93,11 @@ int trainer_snapshot(struct trainer *t, struct dt_error *err)
         return -1;
     }
     /* what this rank has is older than what others will have, so nobody goes on from it */
-    observers_say(&t->observers,
-                  "train: warning: %s; there are no more snapshots, and a lost worker goes on from a "
-                  "checkpoint",
-                  err->text);
+    observers_say(&t->observers, "train: warning: %s; %s", err->text,
+                  t->world->node_count > 1
+                      ? "this host has no more snapshots: a lost worker goes on from those of other hosts where they "
+                        "have all of it, otherwise from a checkpoint"
+                      : "there are no more snapshots, and a lost worker goes on from a checkpoint");
     atomic_store(&t->world->page->snapshot_step, -1);
     snapshots_keep(t->saver.snapshots, NULL);
     trainer_close_snapshots(t);

@@ -361,6 +361,7 @@ static void test_choice(void **state)
     const char *const one_ahead[] = {"1:6,1:5", "1:5", "1:5,1:6", "1:5,1:4"},
                       *const lost[] = {"", "", "1:6,1:5", "1:5"}, *const spread[] = {"1:6", "", "1:6", ""},
                       *const nobody[] = {"", "", "", ""}, *const older[] = {"1:9", "1:9", "2:7,2:6", "2:7"},
+                      *const undone[] = {"2:9,1:5", "2:9,1:5", "1:5,1:4", "1:5,1:4"},
                       *const went_on[] = {"1:5,2:3", "2:3", "2:3", "2:3,1:5"};
     choose(one_ahead, HOSTS_RANKS, "1:5 from -1");
     choose(one_ahead, 1, "1:5 from -1"); /* a step less, and nothing travels */
@@ -370,7 +371,9 @@ static void test_choice(void **state)
     choose(spread, 2, "none, 1");
     choose(spread, 1, "1:6 from 0");
     choose(nobody, 1, "none, -1");
-    choose(older, 2, "2:7 from 2"); /* what a later round made is the run */
+    choose(older, 2, "2:7 from 2");  /* what a later round made is the run */
+    choose(undone, 2, "2:9 from 0"); /* also where all have an older one */
+    choose(undone, HOSTS_RANKS, "1:5 from -1");
     choose(went_on, 1, "2:3 from -1");
 }
 

@@ -117,3 +117,33 @@ def test_memory_that_is_not_to_be_had(place):
     result = support.run(["-c", 'ulimit -f 2000000; exec "$0" "$@"', support.DTRUN, *words], executable="/bin/sh")
     assert result.code == 0, result
     assert "no snapshots" in result.out + result.err, result
+
+
+def test_a_rank_without_memory_after_a_restart(place):
+    """It gets the state of another rank of its host."""
+    folder, job = place
+    plain, out = folder / "plain-alone", folder / "alone"
+    sets = [x for s in SNAPSHOTS for x in ("--set", s)]
+    assert training.train(job, plain, strategy="ddp", sets=SNAPSHOTS).code == 0
+    train = support.script(folder, "forgets.sh", f"""[ "$LOCAL_RANK" = 0 ] || [ "$TORCHELASTIC_RESTART_COUNT" = 0 ] || unset DTRUN_SNAPSHOTS
+exec '{support.program("train")}' "$@"
+""")
+    with support.Job(["--nproc_per_node=2", "--max_restarts=1", "--no_python", train, job, "--output_dir", out, "--mode", "ddp", *sets]) as running:
+        at = kill_one(running, 2, 40, random.Random(SEED))
+        result = running.finish()
+    assert result.code == 0, f"seed {SEED}: {result}"
+    resumed = events(out, "resume")
+    assert len(resumed) == 1 and resumed[0].get("snapshot") and resumed[0]["step"] >= at - 1, (SEED, resumed, at)
+    assert "train: ranks that lack the snapshot of step " in result.out + result.err, result
+    assert (training.hash_of(out), training.metrics(out)) == (training.hash_of(plain), training.metrics(plain)), (SEED, result)
+
+
+def test_before_the_first_snapshot(place):
+    """Without a checkpoint, either: it is not said that one is gone on from."""
+    folder, job = place
+    out, sets = folder / "early", ["checkpointing.snapshot_every_n_steps=110", "checkpointing.save_every_n_steps=0"]
+    with start(job, out, 1, "auto", sets, ["--max_restarts=1"]) as running:
+        kill_one(running, 1, 5, random.Random(SEED))
+        result = running.finish()
+    assert result.code == 0 and not events(out, "resume"), result
+    assert "train: no snapshot is whole: no host has one that serves its ranks as they are now; the run begins again" in result.err, result

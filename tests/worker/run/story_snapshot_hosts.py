@@ -10,6 +10,7 @@ import os
 import random
 import re
 import signal
+import struct
 import time
 
 import pytest
@@ -31,13 +32,31 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def images(place):
+    """A job of a ResNet, whose ranks' running statistics differ after each step; runs long enough to be disturbed well before its end, and not
+    so long that running statistics forget where they began."""
+    folder, _ = place
+    r, count, side = random.Random(5), 48, 12
+    (folder / "train-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 0x803, count, side, side) + r.randbytes(count * side * side))
+    (folder / "train-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, count) + bytes(i % 3 for i in range(count)))
+    job = {"model": {"name": "resnet", "num_channels": 1, "image_size": side, "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1],
+                     "layer_type": "basic", "stem": "small", "num_labels": 3},
+           "data": {"train": str(folder / "train-*-ubyte")},
+           "training": {"batch_size_per_gpu": 4, "max_steps": 120, "learning_rate": 0.01, "threads": 1},
+           "optimizer": {"name": "sgd", "momentum": 0.9},
+           "logging": {"log_every_n_steps": 10}}
+    (folder / "images.json").write_text(json.dumps(job))
+    return folder, str(folder / "images.json")
+
+
+@pytest.fixture(scope="module")
 def plain(place):
     """Hash and losses of undisturbed runs on one host, which are made once each."""
-    folder, job = place
+    folder, text_job = place
     known = {}
 
-    def get(ranks, strategy, sets):
-        key = (ranks, strategy, tuple(sets))
+    def get(ranks, strategy, sets, job=text_job):
+        key = (ranks, strategy, tuple(sets), job)
         if key not in known:
             out = folder / f"plain-{len(known)}"
             assert training.train(job, out, ranks=ranks, strategy=strategy, sets=[*SNAPSHOTS, *sets]).code == 0
@@ -116,6 +135,22 @@ def test_killed_workers(place, plain, layout, strategy, sets):
     assert any(re.search(r"restarting \(\d of 9 used\) from about step \d+", r.err) for r in results), results
 
 
+def replace_host(place, out, layout, strategy, sets, lost, at):
+    """A run, of which a host, number `lost` by ranks, is killed at a step and started again; its results."""
+    port, options = nodes.free_port(), ["--rdzv_conf=last_call_timeout=1,keep_alive_interval=1"]
+    jobs = [start(place, out, port, len(layout), local, strategy, sets, *options) for local in layout]
+    jobs.sort(key=lambda job: training.worker_at([job], at).rank)
+    jobs[lost].kill()
+    jobs[lost] = start(place, out, port, len(layout), layout[lost], strategy, sets, *options)
+    results = nodes.finish(*jobs)
+    assert [r.code for r in results] == [0] * len(layout), results
+    return results, "".join(r.out + r.err for r in results)
+
+
+# The host that stays may get the other rank, whose part it never had.
+NONE = r"train: no snapshot is whole: (the host of rank \d lacks the newest, and no group of ranks has all of it|no host has one that serves .*); "
+
+
 @pytest.mark.parametrize("layout, strategy, sets, again", [
     ((1, 1), "ddp", ["training.precision=bf16-mixed"], True),
     ((2, 2), "hybrid_shard", [*MESH, "offload.optimizer=nvme", "offload.parameters=nvme", "offload.nvme_path=FOLDER"], True),
@@ -126,20 +161,52 @@ def test_killed_workers(place, plain, layout, strategy, sets):
 def test_a_host_that_is_replaced(place, plain, layout, strategy, sets, again, lost):
     """Its memory is gone. Ranks of the new host get the state of others where these have all of it; otherwise all ranks take a checkpoint."""
     folder, _ = place
-    port, out = nodes.free_port(), folder / f"replaced-{strategy}-{lost}"
+    out = folder / f"replaced-{strategy}-{lost}"
     sets = [*(s.replace("FOLDER", str(folder)) for s in sets), "checkpointing.save_every_n_steps=25"]
-    options = ["--rdzv_conf=last_call_timeout=1,keep_alive_interval=1"]
-    jobs = [start(place, out, port, len(layout), local, strategy, sets, *options) for local in layout]
-    training.worker_at(jobs, 27)
-    jobs[lost].kill()
-    jobs[lost] = start(place, out, port, len(layout), layout[lost], strategy, sets, *options)
-    results = nodes.finish(*jobs)
-    assert [r.code for r in results] == [0] * len(layout), results
-    back, said = resumed(out), "".join(r.out + r.err for r in results)
+    results, said = replace_host(place, out, layout, strategy, sets, lost, 27)
+    back = resumed(out)
     assert len(back) == 1 and bool(back[0].get("snapshot")) == again, (back, results)
     assert (back[0]["step"] >= 26) if again else (back[0]["step"] == 25), back
-    assert ("ranks whose host has no snapshot of step" in said) == again and ("train: no snapshot is whole: " in said) != again, results
+    assert ("ranks that lack the snapshot of step" in said) == again, results
+    assert (re.search(NONE + "a checkpoint is gone on from", said) is None) == again, results
     assert (training.hash_of(out), training.metrics(out)) == plain(sum(layout), strategy, sets), results
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_running_statistics(images, plain, lost):
+    """Those of rank 0 are the run's, also where its host is the lost one."""
+    folder, job = images
+    out = folder / f"statistics-{lost}"
+    results, _ = replace_host(images, out, (1, 1), "ddp", [], lost, 80)
+    back = resumed(out)
+    assert len(back) == 1 and back[0].get("snapshot") and back[0]["step"] >= 79, (back, results)
+    assert (training.hash_of(out), training.metrics(out)) == plain(2, "ddp", [], job), results
+
+
+def test_a_host_that_is_replaced_before_any_checkpoint(place, plain):
+    """It is not said that a checkpoint is gone on from."""
+    out = place[0] / "no-checkpoint"
+    results, said = replace_host(place, out, (1, 1), "full_shard", [], 0, 20)
+    assert re.search(NONE + "the run begins again", said) and "a checkpoint is gone on from" not in said, results
+    assert not resumed(out) and (training.hash_of(out), training.metrics(out)) == plain(2, "full_shard", []), results
+
+
+def test_a_host_without_memory(place, plain):
+    """Its second snapshot fails: from then on other hosts have the only ones, from which its ranks go on, too."""
+    folder, job = place
+    port, out = nodes.free_port(), folder / "no-memory"
+    train = support.script(folder, "limited.sh", f"""[ "$RANK" != 0 ] || ulimit -f 2000000
+exec '{support.program("train")}' "$@"
+""")
+    jobs = [support.Job(nodes.c10d(port, 2, "--nproc_per_node=1", "--max_restarts=9", "--no_python", train, job, "--output_dir", out, "--mode", "ddp",
+                                   *(x for s in SNAPSHOTS for x in ("--set", s)))) for _ in range(2)]
+    at = kill_at(jobs, 20, random.Random(SEED))
+    results = nodes.finish(*jobs)
+    assert [r.code for r in results] == [0, 0], results
+    back, said = resumed(out), "".join(r.out + r.err for r in results)
+    assert "; this host has no more snapshots: a lost worker goes on from those of other hosts where they have all of it" in said, results
+    assert len(back) == 1 and back[0].get("snapshot") and back[0]["step"] >= at - 2, (back, at, results)
+    assert (training.hash_of(out), training.metrics(out)) == plain(2, "ddp", []), results
 
 
 @pytest.mark.parametrize("strategy, again", [("ddp", True), ("full_shard", False)])
