@@ -78,7 +78,7 @@ def test_a_run_goes_on_where_it_stopped(place):
         done(job, spread, ranks, sets[0], f"num_epochs={epochs}", f"batch_size_per_gpu={micro}", "lr_scheduler_type=constant")
     assert [r["epoch"] for r in rows(spread).values()] == [0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4], rows(spread)
     for ranks, micro in ((8, 12), (2, 25)):  # a batch beyond the epoch
-        result = training.train(job, spread, ranks=ranks, sets=["training.limit_train_batches=4", "training.num_epochs=5", f"training.batch_size_per_gpu={micro}"])
+        result = training.train(job, spread, ranks=ranks, sets=["training.limit_train_batches=4", "training.num_epochs=5", f"training.batch_size_per_gpu={micro}", "training.lr_scheduler_type=constant"])
         words = f"training.limit_train_batches: an epoch is 48 samples, as the first start fixed it, and {ranks} ranks * {micro} take {ranks * micro} at once"
         assert result.code != 0 and words in result.out + result.err, result
 
