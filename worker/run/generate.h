@@ -13,7 +13,7 @@ struct generate_options {
     struct sampling sampling;
     uint64_t seed;
     int64_t max_new_tokens;
-    int64_t max_length; /* most ids of a row, its prompt among them; 0: no such limit */
+    int64_t max_length;                /* most ids of a row, its prompt among them; 0: no such limit */
     int32_t stops[GENERATE_STOPS_MAX]; /* a row ends behind each of these ids */
     int stop_count;
     int64_t batch_size; /* rows at a time */
