@@ -209,7 +209,9 @@ def test_floor_of_a_job(tmp_path):
     path.write_text(json.dumps(job))
     words = ["--job", str(path), "--dtype=fp32", "--repeats=1", "--steps=1", "--copy=1", "--square=64"]
     lines = {case["case"].split(", ")[0].split(" ", 2)[2]: case for case in map(json.loads, bench("floor", *words).stdout.splitlines())}
-    assert lines["step"]["case"].endswith(" step, resnet 4x1, level cheap") and lines["batch_norm"]["calls"] == 6 and lines["cross_entropy"]["calls"] == 1
+    assert lines["step"]["case"].endswith(" step, resnet 4x1, level cheap")
+    # the stem's, two and a shortcut's in the second of two blocks: 6, of which the level computes 2 again
+    assert lines["batch_norm"]["calls"] == 8 and lines["cross_entropy"]["calls"] == 1
     job["model"]["depth"] = [1]
     path.write_text(json.dumps(job))
     done = bench("floor", *words)

@@ -226,8 +226,8 @@ def test_hosts_that_come_and_go(place, strategy, again):
             results = nodes.finish(a, b)
     assert [r.code for r in results] == [0, 0], results
     back = resumed(out)
-    assert len(back) >= 2 and all(bool(x.get("snapshot")) == again for x in back), (back, results)
-    assert again or all(x["step"] % 50 == 0 for x in back), back
+    assert len(back) >= 2 and any(x.get("snapshot") for x in back) == again, (back, results)
+    assert all(x.get("snapshot") or x["step"] % 50 == 0 for x in back), back  # a checkpoint that is as new is taken, too
     assert max(training.metrics(out)) == training.last_step(out, 400), results
 
 
