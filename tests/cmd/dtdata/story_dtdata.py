@@ -148,7 +148,8 @@ def test_nothing_is_no_data(tmp_path):
     dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "a.txt")
     for path, data in ((tmp_path / "blank.jsonl", None), ("-", b""), ("-", MARK)):
         _, err = dtdata("tokenize", "-o", tmp_path / "o", "--overwrite", path, input=data, code=1)
-        assert err == f"dtdata: {path}: no text for train: what was read is empty; give other files\n"
+        assert err.endswith(f"dtdata: {path}: no text for train: what was read is empty; give other files\n")
+        assert err.count("\n") == 1 or err.startswith("dtdata: left out 1 byte order mark; "), err
         assert bytes(ids_of(tmp_path / "o/train-00000.bin")) == b"a\0"
 
 
