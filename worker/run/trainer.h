@@ -177,6 +177,9 @@ void trainer_close_samples(struct trainer *t);
  * checkpoints, and says what of them is left out or not honoured. */
 int trainer_keep_origin(struct trainer *t, bool found, struct dt_error *err);
 void trainer_set_config(struct trainer *t, const char *text);
+/* The id that ends the documents of data.train, where a model from the beginning predicts next tokens and the
+ * data say it; otherwise -1. Its config.json has it as eos_token_id. */
+int64_t trainer_document_end(const struct trainer *t);
 /* All ranks, where rank 0's host may be lost and a snapshot of others taken: they know its config.json, too. */
 int trainer_share_config(struct trainer *t, struct dt_error *err);
 

@@ -132,17 +132,23 @@ static void put_dropout(struct trainer *t)
     cJSON_Delete(config);
 }
 
-/* config.json of a model from the beginning has the id that ends the data's documents: generation stops there. */
-static void put_end(struct trainer *t)
+int64_t trainer_document_end(const struct trainer *t)
 {
     const struct data_source *s = &t->feeds.train;
     bool next = s->targets >= 0 && s->layout.field[s->targets].shifted;
-    if (t->job->model.load == NULL && next && s->document_end >= 0) {
+    return t->job->model.load == NULL && next ? s->document_end : -1;
+}
+
+/* config.json of a model from the beginning has the id that ends the data's documents: generation stops there. */
+static void put_end(struct trainer *t)
+{
+    int64_t end = trainer_document_end(t);
+    if (end >= 0) {
         char id[24];
         struct dt_text text;
         dt_text_init(&text);
         dt_text_puts(&text, t->saver.model_config);
-        (void)snprintf(id, sizeof id, "%" PRId64, s->document_end);
+        (void)snprintf(id, sizeof id, "%" PRId64, end);
         put_member(&text, "eos_token_id", id);
         trainer_set_config(t, dt_text_str(&text));
         dt_text_clear(&text);

@@ -56,6 +56,10 @@ static int prepare_generator(struct trainer *t, struct trainer_samples *s, struc
         generate_settings(&s->source, job, &s->options, &s->ignored, err) != 0) {
         return dt_wrap(err, "model.load");
     }
+    if (trainer_document_end(t) >= 0) {
+        s->options.stops[0] = (int32_t)trainer_document_end(t);
+        s->options.stop_count = 1;
+    }
     s->options.threads = (int)t->job->training.threads;
     s->options.tell = tell;
     s->options.context = t;

@@ -172,7 +172,7 @@ def test_a_run_speaks(run):
     [point] = (folder / "checkpoints").glob("step-*")
     ask = ["--prompt", "The ", "--max_new_tokens", 20, "--temperature", 1, "--generate"]
     all_ids = [rows(*ask, path) for path in (folder, point, folder / "checkpoints", folder / "model")]
-    assert all(x == all_ids[0] for x in all_ids) and len(all_ids[0][0]["ids"]) == 20
+    assert all(x == all_ids[0] for x in all_ids) and (len(all_ids[0][0]["ids"]) == 20 or all_ids[0][0]["ids"][-1] == 0)  # what ends documents
     text = "".join(chr(i) if i in (9, 10) or 32 <= i < 127 else "." for i in all_ids[0][0]["prompt_ids"] + all_ids[0][0]["ids"])
     assert train(*ask, folder) == text + "\n" and text.startswith("The ")
     r = subprocess.run([support.program("dtckpt"), "sample", str(folder), "The ", "100"], capture_output=True, text=True, timeout=60)
