@@ -201,6 +201,7 @@ static void test_time(void **state)
     simulate(&job, 1, 1, &fast, &alone);
     assert_true(alone.sent_bytes <= 0 && alone.flops > 0);
     assert_true(fabs(alone.step_s - alone.kernels_s) < 1e-9);
+    dt_arena_clear(&job.arena);
     make_job(&job, "ddp", 4, 1);
     simulate(&job, 4, 4, &slow, &s);
     double sent_s = s.sent_bytes / (0.8 * slow.link_bytes_per_s);
