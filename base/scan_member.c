@@ -1,5 +1,5 @@
-/* What a JSON text has exactly as written. The members of an object, so that a text can be passed on with a few values
- * changed and everything else unchanged: numbers of any size, the order of keys, white space. The numbers of a tree. */
+/* Members of an object and numbers of a tree, exactly as the JSON text writes them. So a text can be passed on with a
+ * few values changed and everything else unchanged: numbers of any size, the order of keys, white space. */
 #include "base/scan.h"
 
 #include <cjson/cJSON.h>

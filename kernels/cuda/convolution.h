@@ -11,7 +11,7 @@ struct dt_text;
 extern "C" {
 #endif
 
-/* What may compute a pass. */
+/* The ways in which a pass may be computed. */
 enum dt_convolution_way {
     DT_CONVOLUTION_ORDERED, /* cuDNN or kernels of our own, whichever was measured to be faster */
     DT_CONVOLUTION_CUDNN,   /* cuDNN, if it takes the shape */

@@ -357,7 +357,7 @@ int export_write_config(const char *folder, const char *config, enum dt_dtype ty
     return rc;
 }
 
-/* What Hugging Face's library will say of the folder. */
+/* Notes on a folder that Hugging Face's library will refuse, or warn of. */
 static void note_model(const char *config, struct dt_text *notes)
 {
     struct model_sizes sizes;

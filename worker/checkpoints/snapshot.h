@@ -17,7 +17,7 @@ struct snapshots;
 struct snapshot_id {
     int64_t round, step;
 };
-/* What a host has of a snapshot: the parts of ranks [first, first + count) of the `ranks` that there were. */
+/* A host's share of a snapshot: the parts of ranks [first, first + count) of the `ranks` that there were. */
 struct snapshot_part {
     struct snapshot_id id;
     int ranks, first, count;

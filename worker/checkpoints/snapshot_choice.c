@@ -1,4 +1,4 @@
-/* What ranks of several hosts go on from: each says what its host has, and one decides for all. */
+/* The choice of a snapshot for ranks of several hosts: each says what its host has, and one decides for all. */
 #include "worker/checkpoints/snapshot.h"
 
 #include <inttypes.h>

@@ -14,7 +14,7 @@ static const char *const shapes[] = {"[1]", "{\"init_args\": [1]}", "null", "[{\
                                      "{\"a\": {\"b\": 1}}"};
 enum { SHAPES = sizeof shapes / sizeof shapes[0], FEW = 2 };
 
-/* What the files of tests/golden/dialects lack. */
+/* Texts with values that the files of tests/golden/dialects lack. */
 static const char *const texts[] = {
     "{\"lightning\": {\"trainer\": {\"max_time\": {\"class_path\": \"datetime.timedelta\", \"init_args\": {\"days\": "
     "1}}}}}",

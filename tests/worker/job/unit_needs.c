@@ -84,7 +84,7 @@ static const char *other_value(const char *section, const struct dt_field *f)
     }
 }
 
-/* What is said of a job with these settings: its idle keys, or its problems. */
+/* The lines about a job with these settings: its idle keys, or its problems. */
 static char *said(const struct settings *s)
 {
     const char *set[SETTINGS_MAX];

@@ -131,7 +131,7 @@ static void refuses(const char *family, const char *config, const char *cause)
     cJSON_Delete(json);
 }
 
-/* What two spellings of one setting in one file mean, as Transformers 5.24 reads them. */
+/* Two spellings of one setting in one file mean what Transformers 5.24 reads. */
 static void test_mixed_spellings(void **state)
 {
     (void)state;

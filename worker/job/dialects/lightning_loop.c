@@ -46,16 +46,23 @@ static double timedelta_seconds(const cJSON *value)
 /* "1 day, 2:30:00", as YAML has a timedelta. */
 static double printed_seconds(const char *text)
 {
-    char *at;
-    double days = strtod(text, &at);
-    int hours, minutes, seconds, end = 0;
-    if (at == text || *at != ' ' || strncmp(at + 1, "day", 3) != 0) {
-        return -1;
+    static const struct {
+        const char *behind, *plural; /* the number */
+        double seconds;
+    } parts[] = {{" day, ", " days, ", 86400}, {":", ":", 3600}, {":", ":", 60}, {"", "", 1}};
+    double sum = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        char *end;
+        double number = (double)strtol(text, &end, 10);
+        size_t one = strlen(parts[i].behind), many = strlen(parts[i].plural);
+        bool single = strncmp(end, parts[i].behind, one) == 0;
+        if (end == text || (!single && strncmp(end, parts[i].plural, many) != 0)) {
+            return -1;
+        }
+        sum += number * parts[i].seconds;
+        text = end + (single ? one : many);
     }
-    at += 4;
-    at += *at == 's';
-    bool good = *at == ',' && sscanf(at + 1, " %d:%d:%d%n", &hours, &minutes, &seconds, &end) == 3 && at[1 + end] == 0;
-    return good ? days * 86400 + hours * 3600.0 + minutes * 60.0 + seconds : -1;
+    return *text == '\0' ? sum : -1;
 }
 
 void lightning_time(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
