@@ -14,16 +14,11 @@
 #include "base/log.h"
 #include "base/text.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { ALIGNMENT = ATTENTION_ALIGNMENT };
 _Static_assert((int)DT_ATTENTION_UIDS <= (int)DT_DNN_UIDS_MOST, "a pack has room for all");
-
-/* guards all caches and their handles: a handle has one stream at a time */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct attention_cache *caches;
 
 /* ---- making a plan ---- */
 
@@ -72,7 +67,7 @@ static bool ordered(int capability)
     return capability / 10 != 10;
 }
 
-int64_t attention_part(const struct attention_cache *c, const struct attention_key *k, int64_t most)
+int64_t attention_part(const struct dt_dnn_cache *c, const struct attention_key *k, int64_t most)
 {
     int64_t n = k->backward && !k->sums && !ordered(dt_cuda_capability(c->device)) ? 0 : most;
     while (n > 0 && !part_fits(k, n)) {
@@ -92,7 +87,7 @@ void attention_plan_clear(const struct dt_dnn *api, struct attention_plan *p)
     p->executable = p->config = NULL;
 }
 
-int attention_plan_begin(const struct attention_cache *c, struct attention_plan *p, const struct attention_key *k,
+int attention_plan_begin(const struct dt_dnn_cache *c, struct attention_plan *p, const struct attention_key *k,
                          int64_t part, struct dt_error *err)
 {
     struct dt_attention_graph s = graph_of(k, part);
@@ -112,7 +107,7 @@ int attention_plan_begin(const struct attention_cache *c, struct attention_plan 
 
 /* Makes the plan of a configuration. p->executable stays null if it needs more work memory than
  * there is. Returns the library's status. */
-static int make_executable(const struct attention_cache *c, struct attention_plan *p, void *config)
+static int make_executable(const struct dt_dnn_cache *c, struct attention_plan *p, void *config)
 {
     struct dt_dnn_place place = {.handle = c->handle};
     size_t work = 0;
@@ -125,7 +120,7 @@ static int make_executable(const struct attention_cache *c, struct attention_pla
 }
 
 /* Makes the plan that the file names, if the library still accepts it. */
-static bool try_known(const struct attention_cache *c, struct attention_plan *p, const struct attention_choice *known)
+static bool try_known(const struct dt_dnn_cache *c, struct attention_plan *p, const struct attention_choice *known)
 {
     struct dt_dnn_place place = {.handle = c->handle};
     struct dt_error err;
@@ -155,7 +150,7 @@ static bool try_known(const struct attention_cache *c, struct attention_plan *p,
 /* Tries one part size: takes the first proposal that the library accepts and whose work memory
  * fits. If the library breaks down, stop: with other proposals the ranks would use different
  * engines. */
-static bool try_part(const struct attention_cache *c, struct attention_plan *p, int64_t part, struct dt_error *err)
+static bool try_part(const struct dt_dnn_cache *c, struct attention_plan *p, int64_t part, struct dt_error *err)
 {
     struct dt_dnn_place place = {.handle = c->handle};
     void *found[DT_DNN_CANDIDATES] = {NULL};
@@ -190,7 +185,7 @@ static bool try_part(const struct attention_cache *c, struct attention_plan *p, 
 }
 
 /* Makes a plan from the library's proposals. */
-static void propose(const struct attention_cache *c, struct attention_plan *p, struct dt_error *err)
+static void propose(const struct dt_dnn_cache *c, struct attention_plan *p, struct dt_error *err)
 {
     int capability = dt_cuda_capability(c->device);
     int64_t part = attention_part(c, &p->key, p->key.batch);
@@ -210,7 +205,7 @@ static void propose(const struct attention_cache *c, struct attention_plan *p, s
     }
 }
 
-static struct attention_plan *make_plan(struct attention_cache *c, const struct attention_key *key)
+static struct attention_plan *make_plan(struct dt_dnn_cache *c, const struct attention_key *key)
 {
     struct attention_plan *p = dt_alloc(sizeof *p);
     const struct attention_choice *known = dt_plan_file_find(c->file, key);
@@ -240,25 +235,8 @@ static struct attention_plan *make_plan(struct attention_cache *c, const struct 
 
 /* ---- finding a plan ---- */
 
-static struct attention_cache *open_cache(struct dt_device *d)
-{
-    struct attention_cache *c = dt_alloc(sizeof *c);
-    struct dt_error err = {0};
-    c->device = d;
-    c->api = dt_dnn_start(&c->handle, &c->failed, &err);
-    if (c->api == NULL) {
-        dt_log(DT_LOG_WARN, "attention", "%s; attention runs on kernels of our own", err.text);
-    }
-    char *of = dt_plan_file_device(d->options.index, "cuDNN", c->api != NULL ? c->api->cudnnGetVersion() : 0);
-    c->file = dt_plan_file_open(&attention_plans, of);
-    free(of);
-    c->next = caches;
-    caches = c;
-    return c;
-}
-
 /* Finds the plan of a shape, or makes it. Call it with the lock held. */
-static struct attention_plan *plan_of(struct attention_cache *c, const struct attention_key *key)
+static struct attention_plan *plan_of(struct dt_dnn_cache *c, const struct attention_key *key)
 {
     struct attention_plan *p = c->plans;
     while (p != NULL && memcmp(&p->wanted, key, sizeof *key) != 0) {
@@ -272,49 +250,23 @@ static struct attention_plan *plan_of(struct attention_cache *c, const struct at
     return p;
 }
 
-struct attention_cache *attention_cache_enter(struct dt_device *d)
+static void *drop_plan(const struct dt_dnn *api, void *plan)
 {
-    (void)pthread_mutex_lock(&lock);
-    struct attention_cache *c = caches;
-    while (c != NULL && c->device != d) {
-        c = c->next;
-    }
-    return c != NULL ? c : open_cache(d);
+    struct attention_plan *p = plan, *next = p->next;
+    attention_plan_clear(api, p);
+    free(p);
+    return next;
 }
 
-void attention_cache_leave(void)
-{
-    (void)pthread_mutex_unlock(&lock);
-}
-
-void attention_cache_forget(struct attention_cache *c)
-{
-    for (struct attention_plan *p = c->plans, *next; p != NULL; p = next) {
-        next = p->next;
-        attention_plan_clear(c->api, p);
-        free(p);
-    }
-    c->plans = NULL;
-}
+struct dt_dnn_caches attention_caches = {.name = "attention",
+                                         .runs = "attention runs",
+                                         .kind = &attention_plans,
+                                         .drop = drop_plan,
+                                         .lock = PTHREAD_MUTEX_INITIALIZER};
 
 void dt_cuda_attention_dnn_close(struct dt_device *d)
 {
-    (void)pthread_mutex_lock(&lock);
-    for (struct attention_cache **at = &caches; *at != NULL;) {
-        struct attention_cache *c = *at;
-        if (c->device != d) {
-            at = &c->next;
-            continue;
-        }
-        *at = c->next;
-        attention_cache_forget(c);
-        dt_plan_file_close(c->file);
-        if (c->handle != NULL) {
-            (void)c->api->cudnnDestroy(c->handle);
-        }
-        free(c);
-    }
-    (void)pthread_mutex_unlock(&lock);
+    dt_dnn_cache_close(&attention_caches, d);
 }
 
 /* ---- running a plan ---- */
@@ -382,14 +334,14 @@ static int64_t packed_row(const struct attention_key *k)
     return (k->heads + 2 * k->kv_heads) * k->head_size;
 }
 
-static int execute(const struct attention_cache *c, struct attention_plan *p, void *const *addresses)
+static int execute(const struct dt_dnn_cache *c, struct attention_plan *p, void *const *addresses)
 {
     void *pack = NULL;
     int status = dt_dnn_packs_find(c->api, &p->packs, addresses, DT_ATTENTION_UIDS, &pack);
     return status == DT_DNN_SUCCESS ? c->api->cudnnBackendExecute(c->handle, p->executable, pack) : status;
 }
 
-int attention_plan_run(const struct dt_cuda_launch *l, const struct attention_cache *c, struct attention_plan *p,
+int attention_plan_run(const struct dt_cuda_launch *l, const struct dt_dnn_cache *c, struct attention_plan *p,
                        struct attention_job *j)
 {
     int status = c->api->cudnnSetStream(c->handle, l->native);
@@ -418,7 +370,7 @@ static int fail(const struct dt_dnn *api, const struct attention_key *k, int sta
 
 /* Call it with the lock held. *out: the plan, or null if the library does not compute this pass.
  * Returns the library's status, if it broke down. */
-static int find(struct attention_cache *c, const struct attention_key *k, struct attention_plan **out)
+static int find(struct dt_dnn_cache *c, const struct attention_key *k, struct attention_plan **out)
 {
     *out = NULL;
     if (c->failed != DT_DNN_SUCCESS || c->api == NULL) {
@@ -434,7 +386,7 @@ static bool run(struct dt_stream *s, const struct dt_cuda_launch *l, const struc
 {
     struct attention_plan *p;
     struct dt_error err;
-    struct attention_cache *c = attention_cache_enter(s->device);
+    struct dt_dnn_cache *c = dt_dnn_cache_enter(&attention_caches, s->device);
     int status = find(c, k, &p);
     if (p != NULL) {
         status = attention_plan_run(l, c, p, j);
@@ -445,16 +397,16 @@ static bool run(struct dt_stream *s, const struct dt_cuda_launch *l, const struc
         }
         dt_stream_fail(s, err.status, "%s", err.text);
     }
-    attention_cache_leave();
+    dt_dnn_cache_leave(&attention_caches);
     return p != NULL || status != DT_DNN_SUCCESS;
 }
 
 static int make_ready(struct dt_device *d, const struct attention_key *k, bool *taken, struct dt_error *err)
 {
     struct attention_plan *p;
-    struct attention_cache *c = attention_cache_enter(d);
+    struct dt_dnn_cache *c = dt_dnn_cache_enter(&attention_caches, d);
     int status = find(c, k, &p);
-    attention_cache_leave();
+    dt_dnn_cache_leave(&attention_caches);
     *taken = p != NULL;
     return status == DT_DNN_SUCCESS ? 0 : fail(c->api, k, status, err);
 }

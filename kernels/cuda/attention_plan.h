@@ -5,8 +5,8 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_graph.h"
+#include "kernels/cuda/dnn_cache.h"
 #include "kernels/cuda/dnn_packs.h"
-#include "kernels/cuda/plan_file.h"
 
 enum { ATTENTION_ALIGNMENT = 256 /* of work memory */ };
 
@@ -43,17 +43,6 @@ struct attention_plan {
     struct dt_dnn_packs packs;
 };
 
-struct attention_cache {
-    struct attention_cache *next;
-    struct dt_device *device;
-    const struct dt_dnn *api; /* null: not installed, or not usable here; a warning was written */
-    void *handle;
-    int failed;
-    bool said; /* the warning that a shape is refused was written */
-    struct dt_plan_file *file;
-    struct attention_plan *plans;
-};
-
 /* The operands of a pass: addresses for the first part, and for each tensor the bytes from one
  * sequence to the next. */
 struct attention_job {
@@ -63,12 +52,7 @@ struct attention_job {
 };
 
 /* attention_dnn.c */
-/* Locks all caches until attention_cache_leave, and returns the cache of a device. The first call
- * makes it. */
-struct attention_cache *attention_cache_enter(struct dt_device *d);
-void attention_cache_leave(void);
-/* Frees the plans, but keeps the file. No work may use a plan meanwhile. */
-void attention_cache_forget(struct attention_cache *c);
+extern struct dt_dnn_caches attention_caches;
 
 struct attention_key attention_forward_key(const struct dt_attention_args *a, enum dt_attention_way way);
 /* *callers: the pass uses the caller's work memory, not the stream's. */
@@ -84,15 +68,15 @@ bool attention_backward_job(const struct attention_key *k, const struct dt_atten
 
 /* The largest part of the batch, a divisor of it and at most `most`, whose work memory should fit.
  * 0: not even one sequence fits, or sums have no fixed order on this device. */
-int64_t attention_part(const struct attention_cache *c, const struct attention_key *k, int64_t most);
+int64_t attention_part(const struct dt_dnn_cache *c, const struct attention_key *k, int64_t most);
 /* Bytes of work memory that precede the engine's own. */
 size_t attention_own_bytes(const struct attention_key *k, int64_t part);
 /* Makes a plan without an engine: only its graph is finished. Returns the library's status; err
  * says what was refused. */
-int attention_plan_begin(const struct attention_cache *c, struct attention_plan *p, const struct attention_key *k,
+int attention_plan_begin(const struct dt_dnn_cache *c, struct attention_plan *p, const struct attention_key *k,
                          int64_t part, struct dt_error *err);
 /* Enqueues the parts of a job, by p->executable. Returns the library's status. */
-int attention_plan_run(const struct dt_cuda_launch *l, const struct attention_cache *c, struct attention_plan *p,
+int attention_plan_run(const struct dt_cuda_launch *l, const struct dt_dnn_cache *c, struct attention_plan *p,
                        struct attention_job *j);
 void attention_plan_clear(const struct dt_dnn *api, struct attention_plan *p);
 

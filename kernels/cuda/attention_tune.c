@@ -53,7 +53,7 @@ struct candidate {
 
 /* One pass of attention with its candidates and operands. */
 struct trial {
-    struct attention_cache cache; /* the device's cache, but with a handle of its own */
+    struct dt_dnn_cache cache; /* the device's cache, but with a handle of its own */
     struct attention_plan plans[2 * PARTS];
     int plan_count;
     struct dt_stream *stream;
@@ -412,13 +412,13 @@ static void keep(const struct trial *t, struct dt_plan_file *file, const struct 
 
 /* Puts the fastest engine for a pass into the file. Puts nothing if the library has none, or breaks
  * down before it is measured. */
-static int measure(struct attention_cache *c, struct dt_stream *s, const struct wanted *w, int *measured,
+static int measure(struct dt_dnn_cache *c, struct dt_stream *s, const struct wanted *w, int *measured,
                    struct dt_error *err)
 {
     struct trial *t = dt_alloc(sizeof *t);
     int rc = 0, best = -1;
     float ms[2] = {0, 0};
-    t->cache = (struct attention_cache){.device = c->device, .api = c->api, .file = c->file};
+    t->cache = (struct dt_dnn_cache){.device = c->device, .api = c->api, .file = c->file};
     t->stream = s;
     t->until_s = dt_now_s() + MOST_S;
     if (!dt_cuda_begin(s, &t->launch)) {
@@ -475,14 +475,14 @@ static struct wanted *list(const struct dt_attention_list *all, enum dt_attentio
 }
 
 /* Whether one of the graphs that are allowed fits. */
-static bool fits(const struct attention_cache *c, const struct attention_key *k)
+static bool fits(const struct dt_dnn_cache *c, const struct attention_key *k)
 {
     struct attention_key other = *k;
     other.sums = 0;
     return attention_part(c, k, k->batch) > 0 || attention_part(c, &other, k->batch) > 0;
 }
 
-static int next_missing(const struct attention_cache *c, const struct wanted *each, int from, int count)
+static int next_missing(const struct dt_dnn_cache *c, const struct wanted *each, int from, int count)
 {
     while (from < count && (!fits(c, &each[from].key) || dt_plan_file_find(c->file, &each[from].key) != NULL)) {
         from++;
@@ -490,7 +490,7 @@ static int next_missing(const struct attention_cache *c, const struct wanted *ea
     return from;
 }
 
-static int measure_missing(struct attention_cache *c, struct dt_stream *s, const struct wanted *each, int count,
+static int measure_missing(struct dt_dnn_cache *c, struct dt_stream *s, const struct wanted *each, int count,
                            void (*tick)(void *context), void *context, int *measured, struct dt_error *err)
 {
     int rc = 0;
@@ -507,8 +507,8 @@ int dt_cuda_attention_dnn_choose(struct dt_stream *s, const struct dt_attention_
                                  void (*tick)(void *context), void *context, int *measured, struct dt_error *why,
                                  struct dt_error *err)
 {
-    struct attention_cache *c = attention_cache_enter(s->device);
-    attention_cache_leave(); /* no other thread computes attention yet */
+    struct dt_dnn_cache *c = dt_dnn_cache_enter(&attention_caches, s->device);
+    dt_dnn_cache_leave(&attention_caches); /* no other thread computes attention yet */
     int rc = 0, count;
     struct wanted *each = list(all, way, &count);
     *measured = 0;
@@ -523,7 +523,7 @@ int dt_cuda_attention_dnn_choose(struct dt_stream *s, const struct dt_attention_
             }
             dt_plan_file_unlock(c->file);
         }
-        attention_cache_forget(c);
+        dt_dnn_cache_forget(&attention_caches, c);
     }
     free(each);
     return rc;
@@ -538,28 +538,19 @@ void dt_cuda_attention_dnn_tell(struct dt_device *d, const struct dt_attention_l
     for (int i = 0; i < count; i++) {
         keys[i] = each[i].key;
     }
-    const struct attention_cache *c = attention_cache_enter(d);
+    const struct dt_dnn_cache *c = dt_dnn_cache_enter(&attention_caches, d);
     dt_plan_file_tell(c->file, keys, (size_t)count, out);
-    attention_cache_leave();
+    dt_dnn_cache_leave(&attention_caches);
     free(keys);
     free(each);
 }
 
 bool dt_cuda_attention_dnn_take(struct dt_device *d, const char *text, bool keep_it)
 {
-    struct attention_cache *c = attention_cache_enter(d);
-    bool taken = dt_plan_file_take(c->file, text, keep_it);
-    if (taken) {
-        attention_cache_forget(c);
-    }
-    attention_cache_leave();
-    return taken;
+    return dt_dnn_cache_take(&attention_caches, d, text, keep_it);
 }
 
 void dt_cuda_attention_dnn_none(struct dt_device *d)
 {
-    struct attention_cache *c = attention_cache_enter(d);
-    dt_plan_file_forget(c->file);
-    attention_cache_forget(c);
-    attention_cache_leave();
+    dt_dnn_cache_none(&attention_caches, d);
 }

@@ -13,16 +13,11 @@
 #include "base/log.h"
 #include "base/text.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { ALIGNMENT = CONVOLUTION_ALIGNMENT };
 _Static_assert(sizeof(struct convolution_key) == 19 * sizeof(int64_t), "compared as bytes");
-
-/* guards all caches and their handles: a handle has one stream at a time */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct convolution_cache *caches;
 
 /* ---- a call ---- */
 
@@ -187,8 +182,8 @@ void convolution_plan_clear(const struct dt_dnn *api, struct convolution_plan *p
     p->executable = p->config = NULL;
 }
 
-int convolution_plan_begin(const struct convolution_cache *c, struct convolution_plan *p,
-                           const struct convolution_key *k, struct dt_error *err)
+int convolution_plan_begin(const struct dt_dnn_cache *c, struct convolution_plan *p, const struct convolution_key *k,
+                           struct dt_error *err)
 {
     const struct dt_convolution_graph graph = graph_of(k);
     p->key = *k;
@@ -199,7 +194,7 @@ int convolution_plan_begin(const struct convolution_cache *c, struct convolution
 
 /* Makes the plan of a configuration. p->executable stays null if it needs more work memory than there is.
  * Returns the library's status. */
-static int make_executable(const struct convolution_cache *c, struct convolution_plan *p, void *config)
+static int make_executable(const struct dt_dnn_cache *c, struct convolution_plan *p, void *config)
 {
     const struct dt_dnn_place place = {.handle = c->handle};
     size_t work = 0;
@@ -220,8 +215,7 @@ static char *words_of(const struct convolution_key *k)
 }
 
 /* Makes the plan that the file names, if the library still accepts it. */
-static void try_known(const struct convolution_cache *c, struct convolution_plan *p,
-                      const struct convolution_choice *known)
+static void try_known(const struct dt_dnn_cache *c, struct convolution_plan *p, const struct convolution_choice *known)
 {
     const struct dt_dnn_place place = {.handle = c->handle};
     struct dt_error err;
@@ -249,7 +243,7 @@ static void try_known(const struct convolution_cache *c, struct convolution_plan
 /* Takes the first proposal of a heuristic that is allowed, that the library accepts and whose work memory fits.
  * If the library breaks down, stop: with other proposals the ranks would use different engines. Returns the
  * library's last status. */
-static int try_proposals(const struct convolution_cache *c, struct convolution_plan *p, enum dt_dnn_heuristic how)
+static int try_proposals(const struct dt_dnn_cache *c, struct convolution_plan *p, enum dt_dnn_heuristic how)
 {
     const struct dt_dnn_place place = {.handle = c->handle};
     void *found[DT_DNN_CANDIDATES] = {NULL};
@@ -273,7 +267,7 @@ static int try_proposals(const struct convolution_cache *c, struct convolution_p
 }
 
 /* Makes a plan from the library's proposals. */
-static void propose(const struct convolution_cache *c, struct convolution_plan *p, struct dt_error *err)
+static void propose(const struct dt_dnn_cache *c, struct convolution_plan *p, struct dt_error *err)
 {
     struct convolution_key k = p->key;
     int status = convolution_plan_begin(c, p, &k, err);
@@ -294,7 +288,7 @@ static void propose(const struct convolution_cache *c, struct convolution_plan *
     }
 }
 
-static struct convolution_plan *make_plan(struct convolution_cache *c, const struct convolution_key *key)
+static struct convolution_plan *make_plan(struct dt_dnn_cache *c, const struct convolution_key *key)
 {
     struct convolution_plan *p = dt_alloc(sizeof *p);
     const struct convolution_choice *known = dt_plan_file_find(c->file, key);
@@ -321,71 +315,28 @@ static struct convolution_plan *make_plan(struct convolution_cache *c, const str
 
 /* ---- finding a plan ---- */
 
-static struct convolution_cache *open_cache(struct dt_device *d)
+static void *drop_plan(const struct dt_dnn *api, void *plan)
 {
-    struct convolution_cache *c = dt_alloc(sizeof *c);
-    struct dt_error err = {0};
-    c->device = d;
-    c->api = dt_dnn_start(&c->handle, &c->failed, &err);
-    if (c->api == NULL) {
-        dt_log(DT_LOG_WARN, "convolution", "%s; convolutions run on kernels of our own", err.text);
-    }
-    char *of = dt_plan_file_device(d->options.index, "cuDNN", c->api != NULL ? c->api->cudnnGetVersion() : 0);
-    c->file = dt_plan_file_open(&convolution_plans, of);
-    free(of);
-    c->next = caches;
-    caches = c;
-    return c;
+    struct convolution_plan *p = plan, *next = p->next;
+    convolution_plan_clear(api, p);
+    free(p);
+    return next;
 }
 
-struct convolution_cache *convolution_cache_enter(struct dt_device *d)
-{
-    (void)pthread_mutex_lock(&lock);
-    struct convolution_cache *c = caches;
-    while (c != NULL && c->device != d) {
-        c = c->next;
-    }
-    return c != NULL ? c : open_cache(d);
-}
-
-void convolution_cache_leave(void)
-{
-    (void)pthread_mutex_unlock(&lock);
-}
-
-void convolution_cache_forget(struct convolution_cache *c)
-{
-    for (struct convolution_plan *p = c->plans, *next; p != NULL; p = next) {
-        next = p->next;
-        convolution_plan_clear(c->api, p);
-        free(p);
-    }
-    c->plans = NULL;
-}
+struct dt_dnn_caches convolution_caches = {.name = "convolution",
+                                           .runs = "convolutions run",
+                                           .kind = &convolution_plans,
+                                           .drop = drop_plan,
+                                           .lock = PTHREAD_MUTEX_INITIALIZER};
 
 void dt_cuda_convolution_close(struct dt_device *d)
 {
-    (void)pthread_mutex_lock(&lock);
-    for (struct convolution_cache **at = &caches; *at != NULL;) {
-        struct convolution_cache *c = *at;
-        if (c->device != d) {
-            at = &c->next;
-            continue;
-        }
-        *at = c->next;
-        convolution_cache_forget(c);
-        dt_plan_file_close(c->file);
-        if (c->handle != NULL) {
-            (void)c->api->cudnnDestroy(c->handle);
-        }
-        free(c);
-    }
-    (void)pthread_mutex_unlock(&lock);
+    dt_dnn_cache_close(&convolution_caches, d);
 }
 
 /* Finds the plan of a shape, or makes it. Call it with the lock held. *out: null if the library does not compute
  * this pass. Returns the library's status, if it broke down. */
-static int find(struct convolution_cache *c, const struct convolution_key *k, struct convolution_plan **out)
+static int find(struct dt_dnn_cache *c, const struct convolution_key *k, struct convolution_plan **out)
 {
     *out = NULL;
     if (c->failed != DT_DNN_SUCCESS || c->api == NULL) {
@@ -424,7 +375,7 @@ static void addresses_of(const struct convolution_call *c, void *out[DT_CONVOLUT
     out[DT_CONVOLUTION_Y] = (void *)(uintptr_t)y;
 }
 
-int convolution_plan_run(struct dt_stream *s, const struct dt_cuda_launch *l, const struct convolution_cache *c,
+int convolution_plan_run(struct dt_stream *s, const struct dt_cuda_launch *l, const struct dt_dnn_cache *c,
                          struct convolution_plan *p, const struct convolution_call *call, char *work)
 {
     const struct convolution_key *k = &p->key;
@@ -495,7 +446,7 @@ bool convolution_dnn(struct dt_stream *s, const struct dt_cuda_launch *l, const 
     if (!convolution_can(call) || !aligned(call)) {
         return false;
     }
-    struct convolution_cache *c = convolution_cache_enter(s->device);
+    struct dt_dnn_cache *c = dt_dnn_cache_enter(&convolution_caches, s->device);
     int status = find(c, &k, &p);
     if (p != NULL) {
         status = convolution_plan_run(s, l, c, p, call, work_of(l, &k, call));
@@ -506,7 +457,7 @@ bool convolution_dnn(struct dt_stream *s, const struct dt_cuda_launch *l, const 
         }
         dt_stream_fail(s, err.status, "%s", err.text);
     }
-    convolution_cache_leave();
+    dt_dnn_cache_leave(&convolution_caches);
     return p != NULL || status != DT_DNN_SUCCESS;
 }
 
@@ -518,9 +469,9 @@ int convolution_dnn_ready(struct dt_device *d, const struct convolution_call *ca
     if (!convolution_can(call)) {
         return 0;
     }
-    struct convolution_cache *c = convolution_cache_enter(d);
+    struct dt_dnn_cache *c = dt_dnn_cache_enter(&convolution_caches, d);
     int status = find(c, &k, &p);
-    convolution_cache_leave();
+    dt_dnn_cache_leave(&convolution_caches);
     *taken = p != NULL;
     return status == DT_DNN_SUCCESS ? 0 : fail(c->api, &k, status, err);
 }

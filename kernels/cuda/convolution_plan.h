@@ -5,8 +5,8 @@
 
 #include "kernels/cuda/convolution.h"
 #include "kernels/cuda/convolution_graph.h"
+#include "kernels/cuda/dnn_cache.h"
 #include "kernels/cuda/dnn_packs.h"
-#include "kernels/cuda/plan_file.h"
 
 enum { CONVOLUTION_ALIGNMENT = 256 /* of work memory */ };
 
@@ -51,24 +51,8 @@ struct convolution_plan {
     struct dt_dnn_packs packs;
 };
 
-struct convolution_cache {
-    struct convolution_cache *next;
-    struct dt_device *device;
-    const struct dt_dnn *api; /* null: not installed, or not usable here; a warning was written */
-    void *handle;
-    int failed;
-    bool said; /* the warning that a shape is refused was written */
-    struct dt_plan_file *file;
-    struct convolution_plan *plans;
-};
-
 /* convolution_dnn.c */
-/* Locks all caches until convolution_cache_leave, and returns the cache of a device. The first call makes
- * it. */
-struct convolution_cache *convolution_cache_enter(struct dt_device *d);
-void convolution_cache_leave(void);
-/* Frees the plans, but keeps the file. No work may use a plan meanwhile. */
-void convolution_cache_forget(struct convolution_cache *c);
+extern struct dt_dnn_caches convolution_caches;
 
 /* Number i of a list: forward passes first, gradients of images next. */
 struct convolution_call convolution_at(const struct dt_convolution_list *all, int i);
@@ -87,10 +71,10 @@ bool convolution_allows(const struct convolution_key *k, unsigned notes);
 size_t convolution_own_bytes(const struct convolution_key *k);
 /* Makes a plan without an engine: only its graph is finished. Returns the library's status; err says what was
  * refused. */
-int convolution_plan_begin(const struct convolution_cache *c, struct convolution_plan *p,
-                           const struct convolution_key *k, struct dt_error *err);
+int convolution_plan_begin(const struct dt_dnn_cache *c, struct convolution_plan *p, const struct convolution_key *k,
+                           struct dt_error *err);
 /* Enqueues a call by p->executable. work: p->key.room bytes, aligned. Returns the library's status. */
-int convolution_plan_run(struct dt_stream *s, const struct dt_cuda_launch *l, const struct convolution_cache *c,
+int convolution_plan_run(struct dt_stream *s, const struct dt_cuda_launch *l, const struct dt_dnn_cache *c,
                          struct convolution_plan *p, const struct convolution_call *call, char *work);
 void convolution_plan_clear(const struct dt_dnn *api, struct convolution_plan *p);
 /* By cuDNN, if it is installed and takes the shape. False: nothing was done. */

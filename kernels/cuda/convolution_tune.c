@@ -37,8 +37,8 @@ struct candidate {
 
 /* One pass with its candidates and operands. */
 struct trial {
-    struct convolution_cache cache; /* the device's cache, but with a handle of its own */
-    struct convolution_plan plan;   /* takes the executable for each run */
+    struct dt_dnn_cache cache;    /* the device's cache, but with a handle of its own */
+    struct convolution_plan plan; /* takes the executable for each run */
     struct dt_stream *stream;
     struct dt_cuda_launch launch;
     struct convolution_call call;
@@ -291,13 +291,13 @@ static void keep(const struct trial *t, struct dt_plan_file *file, int best, con
 
 /* Puts the fastest engine for a pass into the file. Puts nothing if the library has none, or breaks down before it
  * is measured. */
-static int measure(struct convolution_cache *c, struct dt_stream *s, const struct convolution_call *call,
+static int measure(struct dt_dnn_cache *c, struct dt_stream *s, const struct convolution_call *call,
                    const struct convolution_key *key, int *measured, struct dt_error *err)
 {
     struct trial *t = dt_alloc(sizeof *t);
     int rc = 0, best = -1;
     float ms[2] = {0, 0};
-    t->cache = (struct convolution_cache){.device = c->device, .api = c->api, .file = c->file};
+    t->cache = (struct dt_dnn_cache){.device = c->device, .api = c->api, .file = c->file};
     t->stream = s;
     t->call = *call;
     if (call->pass == DT_DNN_FILTER) {
@@ -337,7 +337,7 @@ static int measure(struct convolution_cache *c, struct dt_stream *s, const struc
 /* ---- all passes ---- */
 
 /* The next convolution that the library may take and the file does not have; *key is its key. */
-static int next_missing(const struct convolution_cache *c, const struct dt_convolution_list *all, int from,
+static int next_missing(const struct dt_dnn_cache *c, const struct dt_convolution_list *all, int from,
                         struct convolution_key *key)
 {
     for (int count = convolution_count(all); from < count; from++) {
@@ -350,7 +350,7 @@ static int next_missing(const struct convolution_cache *c, const struct dt_convo
     return from;
 }
 
-static int measure_missing(struct convolution_cache *c, struct dt_stream *s, const struct dt_convolution_list *all,
+static int measure_missing(struct dt_dnn_cache *c, struct dt_stream *s, const struct dt_convolution_list *all,
                            void (*tick)(void *context), void *context, int *measured, struct dt_error *err)
 {
     struct convolution_key key;
@@ -374,8 +374,8 @@ int dt_cuda_convolutions_choose(struct dt_stream *s, const struct dt_convolution
         return 0;
     }
     dt_device_use(s->device);
-    struct convolution_cache *c = convolution_cache_enter(s->device);
-    convolution_cache_leave(); /* no other thread computes convolutions yet */
+    struct dt_dnn_cache *c = dt_dnn_cache_enter(&convolution_caches, s->device);
+    dt_dnn_cache_leave(&convolution_caches); /* no other thread computes convolutions yet */
     struct convolution_key key;
     int rc = 0;
     if (c->api != NULL && c->failed == DT_DNN_SUCCESS && next_missing(c, all, 0, &key) < convolution_count(all)) {
@@ -388,7 +388,7 @@ int dt_cuda_convolutions_choose(struct dt_stream *s, const struct dt_convolution
             }
             dt_plan_file_unlock(c->file);
         }
-        convolution_cache_forget(c);
+        dt_dnn_cache_forget(&convolution_caches, c);
     }
     return rc;
 }
@@ -404,32 +404,20 @@ void dt_cuda_convolutions_tell(struct dt_device *d, const struct dt_convolution_
         const struct convolution_call call = convolution_at(all, i);
         keys[i] = convolution_key_of(d, &call);
     }
-    const struct convolution_cache *c = convolution_cache_enter(d);
+    const struct dt_dnn_cache *c = dt_dnn_cache_enter(&convolution_caches, d);
     dt_plan_file_tell(c->file, keys, (size_t)count, out);
-    convolution_cache_leave();
+    dt_dnn_cache_leave(&convolution_caches);
     free(keys);
 }
 
 bool dt_cuda_convolutions_take(struct dt_device *d, const char *text, bool keep_it)
 {
-    if (dt_cuda_convolution_way(d) == DT_CONVOLUTION_OWN) {
-        return false;
-    }
-    struct convolution_cache *c = convolution_cache_enter(d);
-    bool taken = dt_plan_file_take(c->file, text, keep_it);
-    if (taken) {
-        convolution_cache_forget(c);
-    }
-    convolution_cache_leave();
-    return taken;
+    return dt_cuda_convolution_way(d) != DT_CONVOLUTION_OWN && dt_dnn_cache_take(&convolution_caches, d, text, keep_it);
 }
 
 void dt_cuda_convolutions_none(struct dt_device *d)
 {
     if (dt_cuda_convolution_way(d) != DT_CONVOLUTION_OWN) {
-        struct convolution_cache *c = convolution_cache_enter(d);
-        dt_plan_file_forget(c->file);
-        convolution_cache_forget(c);
-        convolution_cache_leave();
+        dt_dnn_cache_none(&convolution_caches, d);
     }
 }
