@@ -18,7 +18,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 enum {
     PROPOSALS = 5, /* of the library */
@@ -199,21 +198,6 @@ static bool put(void *trial, int i)
     return convolution_plan_run(t->stream, &t->launch, &t->cache, &t->plan, &t->call, t->work) == DT_DNN_SUCCESS;
 }
 
-/* *bits: a hash of the results. -1: the device failed. */
-static int hash_results(struct trial *t, uint64_t *bits)
-{
-    *bits = 0;
-    for (size_t at = 0; at < t->result_bytes; at += WINDOW_BYTES) {
-        size_t n = t->result_bytes - at < WINDOW_BYTES ? t->result_bytes - at : WINDOW_BYTES;
-        dt_stream_copy(t->stream, t->window, t->result + at, n);
-        if (cudaStreamSynchronize(t->launch.native) != cudaSuccess) {
-            return -1;
-        }
-        *bits = XXH3_64bits_withSeed(t->window, n, *bits);
-    }
-    return dt_stream_failed(t->stream, NULL) ? -1 : 0;
-}
-
 /* Runs each candidate on a cleared result, since some add to it, and compares with the previous turn. */
 static int compare_results(struct trial *t, int turn)
 {
@@ -228,7 +212,7 @@ static int compare_results(struct trial *t, int turn)
         if (*out) {
             continue;
         }
-        if (hash_results(t, &bits) != 0) {
+        if (turns_hash(&t->turns, t->result, t->result_bytes, t->window, WINDOW_BYTES, &bits) != 0) {
             return -1;
         }
         if (turn > 0 && bits != x->bits && x->executable != NULL && !t->plan.key.sums) {

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 int turns_open(struct turns *t, struct dt_stream *s, cudaStream_t native, const char *what, int count)
 {
@@ -62,6 +63,21 @@ int turns_compare(const void *a, const void *b)
 {
     float x = *(const float *)a, y = *(const float *)b;
     return x < y ? -1 : x > y;
+}
+
+int turns_hash(struct turns *t, const char *result, size_t size_bytes, char *window, size_t window_bytes,
+               uint64_t *bits)
+{
+    *bits = 0;
+    for (size_t at = 0; at < size_bytes; at += window_bytes) {
+        size_t n = size_bytes - at < window_bytes ? size_bytes - at : window_bytes;
+        dt_stream_copy(t->stream, window, result + at, n);
+        if (cudaStreamSynchronize(t->native) != cudaSuccess) {
+            return -1;
+        }
+        *bits = XXH3_64bits_withSeed(window, n, *bits);
+    }
+    return dt_stream_failed(t->stream, NULL) ? -1 : 0;
 }
 
 int turns_fastest(struct turns *t, int from, int to, float ms[2])

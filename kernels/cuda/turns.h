@@ -8,6 +8,8 @@
 
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 struct dt_stream;
 
@@ -36,6 +38,9 @@ void turns_close(struct turns *t);
 /* Runs one turn; the times go to ms[turn]. The first candidate runs twice, and its first run does
  * not count: on an idle stream it would include the host's work. -1: the device failed. */
 int turns_take(struct turns *t, int turn, turns_run run, void *context);
+/* *bits: a hash of what a candidate computed, read through a window of pinned memory. -1: the device failed. */
+int turns_hash(struct turns *t, const char *result, size_t size_bytes, char *window, size_t window_bytes,
+               uint64_t *bits);
 /* Returns the index of the fastest by its median over the turns [from, to); -1: none is left. ms
  * becomes its median and that of the first. Sorts the times. */
 int turns_fastest(struct turns *t, int from, int to, float ms[2]);
