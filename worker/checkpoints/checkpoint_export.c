@@ -72,8 +72,14 @@ static void note_origin(const struct checkpoint *c, const char *kept, struct dt_
 
 static int export_origin(const struct checkpoint *c, const char *folder, struct dt_text *notes, struct dt_error *err)
 {
-    char *kept = checkpoint_origin(checkpoint_get_path(c));
-    int rc = 0;
+    char *kept = checkpoint_origin(checkpoint_get_path(c)), *generation = dt_format("%s/generation_config.json", kept);
+    int rc =
+        dt_file_exists(generation) ? 0 : export_write_generation(folder, checkpoint_get_state(c)->model_config, err);
+    free(generation);
+    if (rc != 0) {
+        free(kept);
+        return rc;
+    }
     if (dt_file_exists(kept)) {
         rc = origin_copy(kept, folder, err);
     } else {
