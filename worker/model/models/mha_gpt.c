@@ -189,5 +189,6 @@ const struct model_ops model_mha_gpt = {.name = "mha-gpt",
                                         .build = build,
                                         .flops = flops,
                                         .canonical_name = canonical_name,
+                                        .tied = {.head = "head.weight"},
                                         .check_config = check_config,
                                         .put_config = put_config};
