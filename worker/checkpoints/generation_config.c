@@ -1,4 +1,4 @@
-/* generation_config.json of an exported model that writes text, where its run began with none. */
+/* generation_config.json of an exported model that writes text, where its run began with no folder. */
 #include "worker/checkpoints/checkpoint_export.h"
 
 #include "base/file.h"

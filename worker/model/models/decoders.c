@@ -411,17 +411,27 @@ static void put_config(const struct decoder_family *f, const void *sizes,
     free(section);
 }
 
-static void note_export(const void *sizes, struct dt_text *out)
+static void note_export(const struct decoder_family *f, const void *sizes, struct dt_text *out)
 {
     const struct decoder *m = sizes;
     int64_t before = m->rope_original_max_position_embeddings > 0 ? m->rope_original_max_position_embeddings
                                                                   : m->max_position_embeddings;
+    struct dt_list notes = {.text = out};
+    if (f->whole_heads && m->hidden_size % m->num_attention_heads != 0) {
+        dt_list_add(&notes,
+                    "Transformers will refuse this model: hidden_size %" PRId64
+                    " is no multiple of num_attention_heads %" PRId64 ", whatever head_dim is",
+                    m->hidden_size, m->num_attention_heads);
+    }
+    if (f->only_tokens && m->head.task == DECODER_SEQUENCES) {
+        dt_list_add(&notes, "Transformers has no class of this model for sequences");
+    }
     if (m->rope_type == ROPE_LLAMA3 && before >= m->max_position_embeddings) {
-        dt_text_printf(out,
-                       "Transformers will warn of this model: rope_type llama3 is for more positions than "
-                       "model.rope_original_max_position_embeddings (%" PRId64
-                       "), and model.max_position_embeddings is %" PRId64 "; its numbers are the same",
-                       before, m->max_position_embeddings);
+        dt_list_add(&notes,
+                    "Transformers will warn of this model: rope_type llama3 is for more positions than "
+                    "model.rope_original_max_position_embeddings (%" PRId64
+                    "), and model.max_position_embeddings is %" PRId64 "; its numbers are the same",
+                    before, m->max_position_embeddings);
     }
 }
 
@@ -458,6 +468,10 @@ static void note_export(const void *sizes, struct dt_text *out)
     {                                                                                                                  \
         return ((const struct decoder *)sizes)->head.task == DECODER_SEQUENCES ? classes : class;                      \
     }                                                                                                                  \
+    static void model##_note(const void *sizes, struct dt_text *out)                                                   \
+    {                                                                                                                  \
+        note_export(&model##_family, sizes, out);                                                                      \
+    }                                                                                                                  \
     const struct model_ops model_##model = {.name = #model,                                                            \
                                             .class_of = model##_class,                                                 \
                                             .head_keys = sequence_head_keys,                                           \
@@ -478,22 +492,22 @@ static void note_export(const void *sizes, struct dt_text *out)
                                             .canonical_name = canonical_name,                                          \
                                             .tied = TIED,                                                              \
                                             .flatten_config = model##_flatten,                                         \
-                                            .note_export = note_export,                                                \
+                                            .note_export = model##_note,                                               \
                                             .put_config = model##_put};
 
-FAMILY(llama, "LlamaForCausalLM", "LlamaForSequenceClassification", .biased = true)
+FAMILY(llama, "LlamaForCausalLM", "LlamaForSequenceClassification", .biased = true, .whole_heads = true)
 FAMILY(qwen2, "Qwen2ForCausalLM", "Qwen2ForSequenceClassification", .qkv_bias = true, .window = WINDOW_LAST)
 FAMILY(qwen3, "Qwen3ForCausalLM", "Qwen3ForSequenceClassification", .biased = true, .qk_norm = QK_NORM_HEADS,
        .head_dim = 128, .window = WINDOW_LAST)
 FAMILY(mistral, "MistralForCausalLM", "MistralForSequenceClassification", .window = WINDOW_ALL)
-FAMILY(gemma2, "Gemma2ForCausalLM", "Gemma2ForSequenceClassification", .biased = true, .norms = NORM_BOTH,
-       .weight_offset = 1, .head_dim = 256, .window = WINDOW_EVEN, .scaled_embedding = true)
-FAMILY(gemma3_text, "Gemma3ForCausalLM", "Gemma3TextForSequenceClassification", .biased = true, .norms = NORM_BOTH,
-       .qk_norm = QK_NORM_HEADS, .weight_offset = 1, .head_dim = 256, .window = WINDOW_PATTERN, .local_rope = true,
-       .scaled_embedding = true)
+FAMILY(gemma2, "Gemma2ForCausalLM", "Gemma2ForSequenceClassification", .whole_heads = true, .biased = true,
+       .norms = NORM_BOTH, .weight_offset = 1, .head_dim = 256, .window = WINDOW_EVEN, .scaled_embedding = true)
+FAMILY(gemma3_text, "Gemma3ForCausalLM", "Gemma3TextForSequenceClassification", .whole_heads = true, .biased = true,
+       .norms = NORM_BOTH, .qk_norm = QK_NORM_HEADS, .weight_offset = 1, .head_dim = 256, .window = WINDOW_PATTERN,
+       .local_rope = true, .scaled_embedding = true)
 FAMILY(smollm3, "SmolLM3ForCausalLM", "SmolLM3ForSequenceClassification", .biased = true, .window = WINDOW_NO_ROPE)
 FAMILY(phi3, "Phi3ForCausalLM", "Phi3ForSequenceClassification", .fused = true, .one_kind = true, .window = WINDOW_ALL,
        .only_default_rope = true)
 FAMILY(olmo2, "Olmo2ForCausalLM", "Olmo2ForSequenceClassification", .biased = true, .norms = NORM_AFTER,
        .qk_norm = QK_NORM_ALL)
-FAMILY(granite, "GraniteForCausalLM", "GraniteForSequenceClassification", .biased = true)
+FAMILY(granite, "GraniteForCausalLM", "GraniteForSequenceClassification", .biased = true, .only_tokens = true)
