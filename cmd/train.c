@@ -4,20 +4,16 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
-#include "cmd/train/estimate.h"
-#include "cmd/train/answer.h"
 #include "cmd/train/evaluate.h"
-#include "cmd/train/generate.h"
+#include "cmd/train/options.h"
 #include "cmd/train/plan.h"
 #include "cmd/train/texts.h"
 #include "worker/checkpoints/hf.h"
 #include "worker/job/folder.h"
 #include "worker/engine/gpu_blame.h"
 #include "worker/run/trainer.h"
-#include "worker/model/presets.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -25,153 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static const char usage[] = "usage: train [options] job.json\n"
-                            "Trains the model a job file describes. Alone it is rank 0 of 1; dtrun starts\n"
-                            "one per rank: dtrun --nproc-per-node 4 train job.json\n"
-                            "\n"
-                            "  --plan             print memory by purpose and what else is known before the\n"
-                            "                     first step, then end: 0 it fits, 2 it does not\n"
-                            "  --json             with --plan: one JSON object; with --generate: one per row\n"
-                            "  --nproc N          with --plan: for N ranks (default: WORLD_SIZE, else 1)\n"
-                            "  --gpus N           with --plan: what the job would take on N GPUs that are\n"
-                            "                     elsewhere: memory, messages, bytes, time of a step\n"
-                            "  --gpu NAME         with --gpus: the kind of GPU [H100]\n"
-                            "  --gpus_per_node N  with --gpus: GPUs of a host [8]\n"
-                            "  --strategy NAMES   with --gpus: all, or some with commas between; a line each,\n"
-                            "                     and which one to take [the job's own]\n"
-                            "  --print-config     print every value of the job and where it comes from\n"
-                            "  --set KEY=VALUE    change a value of the job, e.g. training.seed=7; again for\n"
-                            "                     more\n"
-                            "  --config FILE      the job file, for those who are used to it; beside one, a\n"
-                            "                     file of DeepSpeed, Hugging Face, accelerate or Lightning\n"
-                            "  --mode NAME        short for --set training.strategy=NAME\n"
-                            "  --output_dir DIR   short for --set output_dir=DIR\n"
-                            "  --seed N           short for --set training.seed=N\n"
-                            "  --model_name NAME  short for --set model.name=NAME\n"
-                            "  --deepspeed FILE   short for --set deepspeed=FILE, a DeepSpeed configuration\n"
-                            "  --accept KEY,...   keys that may differ from the checkpoint's, e.g.\n"
-                            "                     learning_rate or data.train; short for\n"
-                            "                     --set checkpointing.accept=KEY,...\n"
-                            "  --fresh            begin anew; earlier checkpoints are set aside as *.old-N\n"
-                            "  --evaluate PATH    print the numbers of data.val with the weights of a\n"
-                            "                     checkpoint, a run's folder or a Hugging Face folder;\n"
-                            "                     nothing is trained\n"
-                            "  --generate PATH    continue prompts with a trained model: a checkpoint, a\n"
-                            "                     run's folder or a Hugging Face folder; the job file may be\n"
-                            "                     left out, of it the section generation counts\n"
-                            "  --chat PATH        answer turns from standard input, one a line, by the chat\n"
-                            "                     template beside the tokenizer; PATH as for --generate\n"
-                            "  --prompt TEXT      a prompt, for the tokenizer beside the weights; again for\n"
-                            "                     more\n"
-                            "  --prompt_ids IDS   a prompt as ids, 5,17,3; @FILE: one on each line of a file\n"
-                            "  --max_new_tokens N short for --set generation.max_new_tokens=N\n"
-                            "  --temperature X    short for --set generation.temperature=X\n"
-                            "  --batch_size N     prompts that are continued at a time [8]\n"
-                            "  --list-models      print all models and presets\n"
-                            "  --list-strategies  print all strategies and their other names; with a job\n"
-                            "                     file, also those that it registers\n"
-                            "  --explain KEY      print what a key does here: the job's, DeepSpeed's, FSDP's,\n"
-                            "                     Hugging Face's, accelerate's, Lightning's\n"
-                            "  --convert FILE     print a file of these, or of gpt-neox, as a job; what did\n"
-                            "                     not map goes to standard error\n"
-                            "  -o FILE            with --convert: write the job there\n"
-                            "  --schema           print the JSON Schema of job files\n"
-                            "  --help, --version\n"
-                            "\n"
-                            "Exit codes: 0 done, 2 wrong option or job (nothing was started), 75 stopped on\n"
-                            "request and saved, 100 another try fails the same way, 111 another try may work.\n";
-
-enum {
-    OPT_PLAN = 256,
-    OPT_JSON,
-    OPT_NPROC,
-    OPT_GPUS,
-    OPT_GPU,
-    OPT_GPUS_PER_NODE,
-    OPT_STRATEGY,
-    OPT_PRINT,
-    OPT_SET,
-    OPT_CONFIG,
-    OPT_MODE,
-    OPT_OUTPUT,
-    OPT_SEED,
-    OPT_MODEL,
-    OPT_DEEPSPEED,
-    OPT_ACCEPT,
-    OPT_FRESH,
-    OPT_EVALUATE,
-    OPT_GENERATE,
-    OPT_CHAT,
-    OPT_PROMPT,
-    OPT_PROMPT_IDS,
-    OPT_NEW_TOKENS,
-    OPT_TEMPERATURE,
-    OPT_BATCH_SIZE,
-    OPT_LIST,
-    OPT_EXPLAIN,
-    OPT_CONVERT,
-    OPT_MODELS,
-    OPT_SCHEMA,
-    OPT_HELP,
-    OPT_VERSION
-};
-
-static const struct option long_options[] = {
-    {"plan", no_argument, NULL, OPT_PLAN},
-    {"json", no_argument, NULL, OPT_JSON},
-    {"nproc", required_argument, NULL, OPT_NPROC},
-    {"gpus", required_argument, NULL, OPT_GPUS},
-    {"gpu", required_argument, NULL, OPT_GPU},
-    {"gpus_per_node", required_argument, NULL, OPT_GPUS_PER_NODE},
-    {"gpus-per-node", required_argument, NULL, OPT_GPUS_PER_NODE},
-    {"strategy", required_argument, NULL, OPT_STRATEGY},
-    {"print-config", no_argument, NULL, OPT_PRINT},
-    {"print_config", no_argument, NULL, OPT_PRINT},
-    {"set", required_argument, NULL, OPT_SET},
-    {"config", required_argument, NULL, OPT_CONFIG},
-    {"mode", required_argument, NULL, OPT_MODE},
-    {"output_dir", required_argument, NULL, OPT_OUTPUT},
-    {"output-dir", required_argument, NULL, OPT_OUTPUT},
-    {"seed", required_argument, NULL, OPT_SEED},
-    {"model_name", required_argument, NULL, OPT_MODEL},
-    {"model-name", required_argument, NULL, OPT_MODEL},
-    {"deepspeed", required_argument, NULL, OPT_DEEPSPEED},
-    {"accept", required_argument, NULL, OPT_ACCEPT},
-    {"fresh", no_argument, NULL, OPT_FRESH},
-    {"evaluate", required_argument, NULL, OPT_EVALUATE},
-    {"generate", required_argument, NULL, OPT_GENERATE},
-    {"chat", required_argument, NULL, OPT_CHAT},
-    {"prompt", required_argument, NULL, OPT_PROMPT},
-    {"prompt_ids", required_argument, NULL, OPT_PROMPT_IDS},
-    {"prompt-ids", required_argument, NULL, OPT_PROMPT_IDS},
-    {"max_new_tokens", required_argument, NULL, OPT_NEW_TOKENS},
-    {"max-new-tokens", required_argument, NULL, OPT_NEW_TOKENS},
-    {"temperature", required_argument, NULL, OPT_TEMPERATURE},
-    {"batch_size", required_argument, NULL, OPT_BATCH_SIZE},
-    {"batch-size", required_argument, NULL, OPT_BATCH_SIZE},
-    {"list-models", no_argument, NULL, OPT_MODELS},
-    {"list_models", no_argument, NULL, OPT_MODELS},
-    {"list-strategies", no_argument, NULL, OPT_LIST},
-    {"list_strategies", no_argument, NULL, OPT_LIST},
-    {"explain", required_argument, NULL, OPT_EXPLAIN},
-    {"convert", required_argument, NULL, OPT_CONVERT},
-    {"schema", no_argument, NULL, OPT_SCHEMA},
-    {"help", no_argument, NULL, OPT_HELP},
-    {"version", no_argument, NULL, OPT_VERSION},
-    {NULL, 0, NULL, 0},
-};
-
-struct options {
-    struct job_arguments job;
-    const char **set, **set_option, **config;
-    int nproc;
-    bool plan, json, print_config;
-    struct train_question question;
-    const char *evaluate;
-    struct train_generate generate;
-    struct train_estimate estimate;
-};
 
 static _Atomic(struct world *) signal_world; /* null until its page is there */
 
@@ -230,296 +79,6 @@ static int catch_signals(struct dt_error *err)
     }
     (void)pthread_detach(thread);
     return 0;
-}
-
-/* option: the one that says this key; null for --set, with an empty key. */
-static void add_set(struct options *o, const char *option, const char *key, const char *value)
-{
-    o->set_option = dt_realloc(o->set_option, (size_t)(o->job.set_count + 1) * sizeof *o->set_option);
-    o->set_option[o->job.set_count] = option;
-    o->job.set_option = o->set_option;
-    o->set = dt_realloc(o->set, (size_t)(o->job.set_count + 1) * sizeof *o->set);
-    o->set[o->job.set_count++] = dt_format("%s%s%s", key, *key ? "=" : "", value);
-    o->job.set = o->set;
-}
-
-/* Given again, it adds to what it said before. */
-static void add_accepted(struct options *o, const char *keys)
-{
-    int i = 0;
-    while (i < o->job.set_count && (o->set_option[i] == NULL || strcmp(o->set_option[i], "--accept") != 0)) {
-        i++;
-    }
-    if (i == o->job.set_count) {
-        add_set(o, "--accept", "checkpointing.accept", keys);
-        return;
-    }
-    char *all = dt_format("%s,%s", o->set[i], keys);
-    free((void *)(uintptr_t)o->set[i]);
-    o->set[i] = all;
-}
-
-static void free_options(struct options *o)
-{
-    for (int i = 0; i < o->job.set_count; i++) {
-        free((void *)(uintptr_t)o->set[i]);
-    }
-    free(o->set);
-    free(o->set_option);
-    free(o->config);
-    free(o->generate.prompts);
-}
-
-/* The seed of draws, where nothing is trained. */
-static void seed_draws(struct options *o)
-{
-    for (int i = 0; i < o->job.set_count; i++) {
-        if (o->set_option[i] != NULL && strcmp(o->set_option[i], "--seed") == 0) {
-            char *all = dt_format("generation%s", strchr(o->set[i], '.'));
-            free((void *)(uintptr_t)o->set[i]);
-            o->set[i] = all;
-        }
-    }
-}
-
-static int add_job(struct options *o, const char *path)
-{
-    if (o->job.path) {
-        dt_text_say(stderr, "train: %s: one job file, please, and %s is given already; see train --help", path,
-                    o->job.path);
-        return -1;
-    }
-    o->job.path = path;
-    return 0;
-}
-
-static void add_config(struct options *o, const char *path)
-{
-    o->config = dt_realloc(o->config, (size_t)(o->job.config_count + 1) * sizeof *o->config);
-    o->config[o->job.config_count++] = path;
-    o->job.config = o->config;
-}
-
-/* getopt's own lines know neither the nearest name nor our grammar. */
-static void say_wrong(bool lacks_value, const char *word)
-{
-    const char *names[sizeof long_options / sizeof *long_options];
-    char name[64];
-    size_t count = 0;
-    snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
-    const char *stem = name + strspn(name, "-");
-    for (const struct option *x = long_options; x->name; x++) {
-        if (strcmp(x->name, stem) == 0) {
-            dt_text_say(stderr, "train: %s: %s; see train --help", name,
-                        x->has_arg == no_argument ? "takes no value" : "needs a value");
-            return;
-        }
-        names[count++] = x->name;
-    }
-    const char *near = lacks_value ? NULL : dt_text_nearest(stem, names, count);
-    dt_text_say(stderr, "train: %s: %s%s%s", name,
-                near          ? "unknown option; did you mean --"
-                : lacks_value ? "needs a value"
-                              : "unknown option",
-                near ? near : "; see train --help", near ? "?" : "");
-}
-
-/* The value of an option that is a number of ranks. */
-static bool read_ranks(const char *option, int *out)
-{
-    long long number = 0;
-    if (!dt_parse_int64(optarg, &number) || number < 1 || number > 1 << 20) {
-        fprintf(stderr, "train: %s: %s: must be a whole number from 1 to %d; example: %s 4\n", option, optarg, 1 << 20,
-                option);
-        return false;
-    }
-    *out = (int)number;
-    return true;
-}
-
-/* -1: go on; otherwise the exit code. */
-static int read_options(struct options *o, int argc, char **argv)
-{
-    struct dt_text text;
-    dt_text_init(&text);
-    opterr = 0;
-    for (;;) {
-        long long number = 0;
-        int option = getopt_long(argc, argv, ":ho:", long_options, NULL);
-        switch (option) {
-        case -1:
-            for (; optind < argc; optind++) {
-                if (add_job(o, argv[optind]) != 0) {
-                    return DT_EXIT_USAGE;
-                }
-            }
-            if (o->question.convert != NULL && add_job(o, o->question.convert) != 0) {
-                return DT_EXIT_USAGE;
-            }
-            if (o->job.path == NULL && o->job.config_count > 0) { /* the first one is the job */
-                o->job.path = *o->job.config++;
-                o->job.config_count--;
-            }
-            if (o->question.output != NULL && o->question.convert == NULL) {
-                fprintf(stderr, "train: -o: only with --convert\n");
-                return DT_EXIT_USAGE;
-            }
-            if (o->question.list_strategies || o->question.explain != NULL || o->question.convert != NULL) {
-                return train_answer(&o->question, &o->job);
-            }
-            o->generate.json = o->json;
-            if (!train_check_generate(&o->generate, o->plan           ? "--plan"
-                                                    : o->print_config ? "--print-config"
-                                                    : o->evaluate     ? "--evaluate"
-                                                                      : NULL)) {
-                return DT_EXIT_USAGE;
-            }
-            if (o->generate.path != NULL) {
-                seed_draws(o);
-            }
-            const struct train_estimate *e = &o->estimate;
-            if (e->gpus > 0 ? !o->plan || o->nproc > 0
-                            : e->gpu != NULL || e->gpus_per_node > 0 || e->strategies != NULL) {
-                fprintf(stderr, "train: %s\n",
-                        e->gpus > 0
-                            ? "--gpus: only with --plan, and without --nproc"
-                            : "--gpu, --gpus_per_node, --strategy: only with --plan --gpus N (the strategy of a "
-                              "run: --mode NAME)");
-                return DT_EXIT_USAGE;
-            }
-            if ((o->nproc > 0 || (o->json && o->generate.path == NULL)) && !o->plan) {
-                fprintf(stderr, "train: %s\n",
-                        o->nproc > 0
-                            ? "--nproc: only with --plan; ranks are started by dtrun --nproc_per_node=N train job.json"
-                            : "--json: only with --plan or --generate");
-                return DT_EXIT_USAGE;
-            }
-            if (!o->job.path && o->generate.path == NULL) {
-                fprintf(stderr, "train: no job file; see train --help\n");
-                return DT_EXIT_USAGE;
-            }
-            return -1;
-        case OPT_PLAN:
-            o->plan = true;
-            break;
-        case OPT_JSON:
-            o->json = true;
-            break;
-        case OPT_PRINT:
-            o->print_config = true;
-            break;
-        case OPT_FRESH:
-            o->job.fresh = true;
-            break;
-        case OPT_CONFIG:
-            add_config(o, optarg);
-            break;
-        case OPT_EXPLAIN:
-            o->question.explain = optarg;
-            break;
-        case OPT_CONVERT:
-            o->question.convert = optarg;
-            break;
-        case 'o':
-            o->question.output = optarg;
-            break;
-        case OPT_SET:
-            add_set(o, NULL, "", optarg);
-            break;
-        case OPT_MODE:
-            add_set(o, "--mode", "training.strategy", optarg);
-            break;
-        case OPT_OUTPUT:
-            add_set(o, "--output_dir", "output_dir", optarg);
-            break;
-        case OPT_SEED:
-            add_set(o, "--seed", "training.seed", optarg);
-            break;
-        case OPT_MODEL:
-            add_set(o, "--model_name", "model.name", optarg);
-            break;
-        case OPT_DEEPSPEED:
-            add_set(o, "--deepspeed", "deepspeed", optarg);
-            break;
-        case OPT_ACCEPT:
-            add_accepted(o, optarg);
-            break;
-        case OPT_EVALUATE:
-            o->evaluate = optarg;
-            break;
-        case OPT_GENERATE:
-        case OPT_CHAT:
-            if (o->generate.path != NULL) {
-                fprintf(stderr, "train: --generate, --chat: one of them, once\n");
-                return DT_EXIT_USAGE;
-            }
-            o->generate.path = optarg;
-            o->generate.chats = option == OPT_CHAT;
-            break;
-        case OPT_PROMPT:
-        case OPT_PROMPT_IDS:
-            train_add_prompt(&o->generate, option == OPT_PROMPT, optarg);
-            break;
-        case OPT_NEW_TOKENS:
-            add_set(o, "--max_new_tokens", "generation.max_new_tokens", optarg);
-            break;
-        case OPT_TEMPERATURE:
-            add_set(o, "--temperature", "generation.temperature", optarg);
-            break;
-        case OPT_BATCH_SIZE:
-            if (!dt_parse_int64(optarg, &number) || number < 1 || number > 65536) {
-                fprintf(stderr, "train: --batch_size: %s: must be a whole number from 1 to 65536\n", optarg);
-                return DT_EXIT_USAGE;
-            }
-            o->generate.batch_size = number;
-            break;
-        case OPT_NPROC:
-            if (!read_ranks("--nproc", &o->nproc)) {
-                return DT_EXIT_USAGE;
-            }
-            break;
-        case OPT_GPUS:
-            if (!read_ranks("--gpus", &o->estimate.gpus)) {
-                return DT_EXIT_USAGE;
-            }
-            break;
-        case OPT_GPUS_PER_NODE:
-            if (!read_ranks("--gpus_per_node", &o->estimate.gpus_per_node)) {
-                return DT_EXIT_USAGE;
-            }
-            break;
-        case OPT_GPU:
-            o->estimate.gpu = optarg;
-            break;
-        case OPT_STRATEGY:
-            o->estimate.strategies = optarg;
-            break;
-        case OPT_LIST:
-            o->question.list_strategies = true;
-            break;
-        case OPT_MODELS:
-            preset_list(&text);
-            fputs(dt_text_str(&text), stdout);
-            dt_text_clear(&text);
-            return DT_EXIT_DONE;
-        case OPT_SCHEMA:
-            job_schema(&text);
-            fputs(dt_text_str(&text), stdout);
-            dt_text_clear(&text);
-            return DT_EXIT_DONE;
-        case 'h':
-        case OPT_HELP:
-            fputs(usage, stdout);
-            return DT_EXIT_DONE;
-        case OPT_VERSION:
-            printf("train %s\n", DT_VERSION);
-            return DT_EXIT_DONE;
-        default:
-            say_wrong(option == ':',
-                      optopt > 0 && optopt < OPT_PLAN ? (const char[]){'-', (char)optopt, 0} : argv[optind - 1]);
-            return DT_EXIT_USAGE;
-        }
-    }
 }
 
 /* The cause is said once: by the agent in its report, by whoever told it already, or here. */
@@ -600,16 +159,16 @@ static int run(const struct job *job, const char *checkpoint)
 
 static int run_all(int argc, char **argv)
 {
-    struct options o = {.job = {.look = hf_untie}, .nproc = 0};
+    struct train_options o = {.job = {.look = hf_untie}, .nproc = 0};
     argv[0] = "train"; /* getopt's messages begin with it */
-    int code = read_options(&o, argc, argv);
+    int code = train_read_options(&o, argc, argv);
     if (code >= 0) {
-        free_options(&o);
+        train_free_options(&o);
         return code;
     }
-    if (o.generate.path != NULL) {
-        code = train_generate(&o.generate, &o.job);
-        free_options(&o);
+    if (o.generate.path != NULL || o.embed.path != NULL) {
+        code = o.embed.path != NULL ? train_embed(&o.embed) : train_generate(&o.generate, &o.job);
+        train_free_options(&o);
         return code;
     }
     /* As a worker of a round a wrong job is permanent: the agent must not start it again. */
@@ -621,12 +180,12 @@ static int run_all(int argc, char **argv)
     char *checkpoint = NULL;
     if (o.evaluate != NULL && train_find_weights(o.evaluate, &checkpoint, &err) != 0) {
         fprintf(stderr, "train: --evaluate: %s\n", err.text);
-        free_options(&o);
+        train_free_options(&o);
         return refused;
     }
     o.job.evaluates = o.evaluate != NULL;
     if (o.evaluate != NULL && checkpoint == NULL) {
-        add_set(&o, "--evaluate", "model.load", o.evaluate);
+        train_add_set(&o, "--evaluate", "model.load", o.evaluate);
     }
     dt_text_init(&problems);
     if (o.print_config) {
@@ -660,7 +219,7 @@ static int run_all(int argc, char **argv)
         }
         job_close(&job);
         dt_text_clear(&problems);
-        free_options(&o);
+        train_free_options(&o);
         free(checkpoint);
         return code;
     }
@@ -671,7 +230,7 @@ static int run_all(int argc, char **argv)
         fprintf(stderr, "train: %s\n", err.text);
     }
     dt_text_clear(&problems);
-    free_options(&o);
+    train_free_options(&o);
     free(checkpoint);
     return code;
 }

@@ -11,7 +11,6 @@
 #include "cmd/dtdata/tokenize_run.h"
 #include "worker/data/rows.h"
 #include "worker/engine/world.h"
-#include "worker/model/models/encoders.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -130,29 +129,38 @@ static int64_t model_number(const struct job_model *m, const char *key)
     return 0;
 }
 
-/* The sizes of an encoder; null: the model is none. */
-static const struct encoder *encoder_of(const struct job_model *m)
+/* True if the model's key has this value, as JSON. */
+static bool model_is(const struct job_model *m, const char *key, const char *json)
 {
     const struct dt_field *f = m->ops->fields;
-    while (f->key != NULL && strcmp(f->key, "task") != 0) {
+    while (f->key != NULL && strcmp(f->key, key) != 0) {
         f++;
     }
-    return f->key != NULL ? (const struct encoder *)(const void *)m->sizes.bytes : NULL;
+    struct dt_text text;
+    dt_text_init(&text);
+    if (f->key != NULL) {
+        dt_config_format(f, m->sizes.bytes, &text);
+    }
+    bool is = strcmp(dt_text_str(&text), json) == 0;
+    dt_text_clear(&text);
+    return is;
 }
 
 static int check_model(struct texts *x, const struct source_texts *s, struct dt_error *err)
 {
     const struct job *job = x->job;
-    const struct encoder *e = encoder_of(&job->model);
-    bool rows = job->data.label_key != NULL, judges = e != NULL;
-    if (judges && (e->task != ENCODER_SEQUENCES || e->problem_type == PROBLEM_CLASSES)) {
+    const struct job_model *m = &job->model;
+    bool rows = job->data.label_key != NULL, sequences = model_is(m, "task", "\"sequence_classification\""),
+         judges = sequences || model_is(m, "task", "\"token_classification\"") || model_is(m, "task", "\"masked_lm\"");
+    if (judges && (!sequences || model_is(m, "problem_type", "\"multi_label_classification\""))) {
         return dt_fail(err, DT_INVALID,
                        "%s: %s is text, of which rows with one label each are made; for this task of %s give "
                        "safetensors files",
                        s->key, s->path, job->model.name);
     }
     x->numbers = rows && judges &&
-                 (e->problem_type == PROBLEM_NUMBERS || (e->problem_type == PROBLEM_BY_LABELS && e->num_labels == 1));
+                 (model_is(m, "problem_type", "\"regression\"") ||
+                  (model_is(m, "problem_type", "null") && model_is(m, "num_labels", "1")));
     if (job->model.ops->positions == NULL) {
         return dt_fail(err, DT_INVALID, "%s: %s is text, and %s reads none", s->key, s->path, job->model.name);
     }

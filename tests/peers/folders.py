@@ -8,6 +8,8 @@ Reads JSON objects from stdin, one a line, and answers each with a line:
   {"train": FOLDER, "data": PATH, "rows": N, "steps": N, "learning_rate": X}
     -> {"losses": before each step of SGD on the first N rows, and after the last}, in fp32 without dropout
   {"tokenize": FOLDER, "texts": [TEXT, ...]} -> {"ids": of each text, "said": warnings}
+  {"embed": FOLDER, "rows": lists of ids, "pooling": NAME, "normalize": BOOL} -> {"vectors": of each row}, by AutoModel and the formulas of
+    sentence-transformers, in one padded batch with a mask
   {"split": FOLDER, "max_shard_size": SIZE} -> {"files": huggingface_hub's name of the file of each tensor}
 """
 
@@ -46,11 +48,16 @@ AUTO = {"ForSequenceClassification": "AutoModelForSequenceClassification", "ForT
         "ForMaskedLM": "AutoModelForMaskedLM"}
 
 
-def look(folder, data, rows, dtype, refusals=False):
-    SAID.clear()
+def class_of(folder):
+    """The name of its class, and the automatic one that loads it."""
     with open(f"{folder}/config.json") as f:
         of_class = json.load(f)["architectures"][0]
-    auto = getattr(transformers, next((name for end, name in AUTO.items() if of_class.endswith(end)), "AutoModelForCausalLM"))
+    return of_class, getattr(transformers, next((name for end, name in AUTO.items() if of_class.endswith(end)), "AutoModelForCausalLM"))
+
+
+def look(folder, data, rows, dtype, refusals=False):
+    SAID.clear()
+    of_class, auto = class_of(folder)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -80,7 +87,7 @@ def make(folder, of_class, config):
 
 
 def train(train, data, rows, steps, learning_rate):
-    model = transformers.AutoModelForCausalLM.from_pretrained(train, dtype="float32", attn_implementation="eager").eval()
+    model = class_of(train)[1].from_pretrained(train, dtype="float32", attn_implementation="eager").eval()
     batch, losses = first_rows(data, rows), []
     for _ in range(steps):
         loss = model(**batch).loss
@@ -100,6 +107,23 @@ def tokenize(tokenize, texts):
         warnings.simplefilter("always")
         tokenizer = transformers.AutoTokenizer.from_pretrained(tokenize)
         return {"ids": [tokenizer(text).input_ids for text in texts], "said": SAID + [str(w.message) for w in caught]}
+
+
+def embed(embed, rows, pooling, normalize=False):
+    model = transformers.AutoModel.from_pretrained(embed, dtype="float32", attn_implementation="eager").eval()
+    length = max(map(len, rows))
+    pad = getattr(model.config, "pad_token_id", None) or 0
+    ids = torch.tensor([row + [pad] * (length - len(row)) for row in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in rows])
+    with torch.no_grad():
+        hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state
+    wide = mask.unsqueeze(-1).float()
+    weights = wide * torch.arange(1, length + 1).view(1, -1, 1)
+    vectors = {"cls": lambda: hidden[:, 0], "max": lambda: hidden.masked_fill(wide == 0, -1e9).max(1).values,
+               "mean": lambda: (hidden * wide).sum(1) / wide.sum(1), "mean_sqrt_len_tokens": lambda: (hidden * wide).sum(1) / wide.sum(1).sqrt(),
+               "weightedmean": lambda: (hidden * weights).sum(1) / weights.sum(1),
+               "lasttoken": lambda: hidden[torch.arange(len(rows)), mask.sum(1) - 1]}[pooling]()
+    return {"vectors": (torch.nn.functional.normalize(vectors, dim=1) if normalize else vectors).tolist()}
 
 
 def split(split, max_shard_size):
@@ -123,7 +147,7 @@ def main():
         if "make" in what:
             answer = make(what["make"], what["class"], what["config"])
         else:
-            answer = next((f for name, f in (("split", split), ("train", train), ("tokenize", tokenize)) if name in what), look)(**what)
+            answer = next((f for name, f in (("split", split), ("train", train), ("embed", embed), ("tokenize", tokenize)) if name in what), look)(**what)
         print(json.dumps(answer), flush=True)
 
 

@@ -56,29 +56,31 @@ static struct view *tensors_of(const struct checkpoint *c, int *count)
     return views;
 }
 
-/* Notes that the files of the origin are missing: a checkpoint that was moved away alone knows
- * their source, but has no copy. */
-static void note_origin(const struct checkpoint *c, const char *kept, struct dt_text *notes)
+/* The folder that the run began with; null: none. The caller frees it. */
+static char *loaded_from(const struct checkpoint *c)
 {
     cJSON *job = cJSON_Parse(checkpoint_get_state(c)->job);
-    const cJSON *load = cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(job, "model"), "load");
-    if (cJSON_IsString(load)) {
-        dt_text_printf(
-            notes, "%s: is not there: tokenizer and other files of %.200s are not in the exported folder; copy them",
-            kept, load->valuestring);
-    }
+    const char *load =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(job, "model"), "load"));
+    char *folder = load != NULL ? dt_strdup(load) : NULL;
     cJSON_Delete(job);
+    return folder;
 }
 
+/* What the run has kept of the folder that it began with, or says that it is missing: a checkpoint that was moved away
+ * alone knows its source, but has no copy. A run that began with none has what follows from its config.json. */
 static int export_origin(const struct checkpoint *c, const char *folder, struct dt_text *notes, struct dt_error *err)
 {
-    char *kept = checkpoint_origin(checkpoint_get_path(c));
-    int rc = 0;
-    if (dt_file_exists(kept)) {
+    char *kept = checkpoint_origin(checkpoint_get_path(c)), *load = loaded_from(c);
+    int rc = load == NULL ? export_write_generation(folder, checkpoint_get_state(c)->model_config, err) : 0;
+    if (rc == 0 && dt_file_exists(kept)) {
         rc = origin_copy(kept, folder, err);
-    } else {
-        note_origin(c, kept, notes);
+    } else if (rc == 0 && load != NULL) {
+        dt_text_printf(
+            notes, "%s: is not there: tokenizer and other files of %.200s are not in the exported folder; copy them",
+            kept, load);
     }
+    free(load);
     free(kept);
     return rc;
 }

@@ -14,6 +14,8 @@ extern const struct export_options export_defaults; /* DT_F32, 5 GB */
 bool export_parse_type(const char *word, enum dt_dtype *out);
 /* Writes FOLDER/config.json with `config`, the JSON text of an object, for weights of that type. */
 int export_write_config(const char *folder, const char *config, enum dt_dtype type, struct dt_error *err);
+/* Writes generation_config.json with the ids of this config.json, if its class writes text. */
+int export_write_generation(const char *folder, const char *config, struct dt_error *err);
 /* Writes FOLDER/config.json and FOLDER/model.safetensors (Hugging Face names) with the checkpoint's
  * weights, and the files that came with the model (origin.h). If the weights are more than
  * shard_bytes, they are in model-00001-of-0000N.safetensors and so on, split as huggingface_hub does,

@@ -292,6 +292,13 @@ static int twin_of(const struct hf *h, const int *sorted, const struct model_ops
     return tied && k < TWINS && find(h->chain, sorted, first_name(ops, k)) >= 0 ? k : TWINS;
 }
 
+/* True if the chain's head gives tokens. */
+static bool names_tokens(const struct chain *c)
+{
+    int targets = batch_targets(&c->batch);
+    return !c->spec.hidden && targets >= 0 && c->batch.field[targets].from_ids;
+}
+
 /* Finds the tensors of the chain that the file's are. twins: tensors of a tied head under their second
  * names. */
 static int match_file(struct hf *h, const int *sorted, const struct st_file *f, struct list *lists,
@@ -317,7 +324,8 @@ static int match_file(struct hf *h, const int *sorted, const struct st_file *f, 
         } else if (twin < TWINS) {
             twins[twin] = found;
         } else {
-            bool other = ops->is_head != NULL && ops->is_head(name);
+            bool other = (ops->is_head != NULL && ops->is_head(name)) ||
+                         (!names_tokens(h->chain) && ops->tied.head != NULL && strcmp(name, ops->tied.head) == 0);
             list_add(&lists[other ? UNUSED : UNEXPECTED], found.tensor->name, "");
         }
     }

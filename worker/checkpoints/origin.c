@@ -229,7 +229,13 @@ static bool is_plain(const char *name)
     return plain;
 }
 
-/* Copies the files of a folder. under: "" or TEMPLATES "/". */
+/* True for folders whose files belong to the model: templates, and how the sentence-transformers library pools. */
+static bool is_kept_folder(const char *name)
+{
+    return strcmp(name, TEMPLATES) == 0 || dt_text_ends_with(name, "_Pooling") || dt_text_ends_with(name, "_Normalize");
+}
+
+/* Copies the files of a folder. under: "", or the name of one in it with a slash. */
 static int copy_all(struct copy *c, int dir, const char *under, struct dt_error *err)
 {
     struct dirent **names = NULL;
@@ -239,11 +245,13 @@ static int copy_all(struct copy *c, int dir, const char *under, struct dt_error 
     }
     for (int i = 0; i < count; i++) {
         const char *name = names[i]->d_name;
-        int inner = *under == '\0' && strcmp(name, TEMPLATES) == 0
+        int inner = *under == '\0' && is_plain(name) && is_kept_folder(name)
                         ? openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
                         : -1;
         if (inner >= 0) {
-            rc = rc == 0 ? copy_all(c, inner, TEMPLATES "/", err) : rc;
+            char *path = dt_format("%s/", name);
+            rc = rc == 0 ? copy_all(c, inner, path, err) : rc;
+            free(path);
             (void)close(inner);
         } else if (rc == 0 && is_plain(name) && is_left_out(name)) {
             if (!is_read(name)) {

@@ -17,7 +17,7 @@ void origin_config(const char *text, size_t size, const char *architecture, stru
 /* Appends `text` with the JSON text `json` under `key`. */
 void origin_member(const char *text, size_t size, const char *key, const char *json, struct dt_text *out);
 /* Makes `kept` hold the files of `folder` that an export needs, and nothing else. These are regular
- * files at its top and in additional_chat_templates/ that are neither weights, nor training state,
+ * files at its top, in additional_chat_templates/, and in those of sentence-transformers' modules (1_Pooling/), that are neither weights, nor training state,
  * nor the model's own README. Links are followed inside the folder and into Hugging Face's cache.
  * notes: a line without newline that names what is left out, or nothing. The old content of `kept`
  * stays until all files are copied. */

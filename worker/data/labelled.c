@@ -33,6 +33,7 @@ struct labelled {
     struct rows_file *files;
     size_t count;
     int ids, mask, types, labels; /* numbers of the layout's fields; -1: the model does not read it */
+    int32_t pad_id;               /* that the model knows padding by; -1: any id will do */
     char *names;                  /* label_names of the first file, or null */
     cJSON *name_list;
     const char **classes;
@@ -87,6 +88,8 @@ static int find_fields(struct data_source *s, struct labelled *r, const char *gl
     r->mask = batch_find(l, "attention_mask");
     r->types = batch_find(l, "token_type_ids");
     r->labels = s->targets;
+    int last = batch_find(l, "last_tokens");
+    r->pad_id = last >= 0 ? (int32_t)l->field[last].number : -1;
     for (int k = 0; k < l->count; k++) {
         if (batch_in_data(&l->field[k]) && k != r->ids && k != r->mask && k != r->types && k != r->labels) {
             return dt_fail(err, DT_INVALID, "%s: labelled rows hold no %s, which the model reads", glob,
@@ -96,8 +99,8 @@ static int find_fields(struct data_source *s, struct labelled *r, const char *gl
     if (r->ids < 0 || r->mask < 0 || r->labels < 0 ||
         (l->field[r->labels].type == DT_I32 && l->field[r->labels].dims != 1)) {
         return dt_fail(err, DT_INVALID,
-                       "%s: labelled rows are for models that classify sequences (an encoder with "
-                       "model.task \"sequence_classification\")",
+                       "%s: labelled rows are for models that classify sequences (model.task "
+                       "\"sequence_classification\")",
                        glob);
     }
     return 0;
@@ -360,7 +363,7 @@ static int read_labelled(const struct data_source *s, int64_t sample, int64_t ep
     int64_t length = s->sequence_length, each = batch_sample_elements(&s->layout, r->labels);
     int32_t *ids = (int32_t *)b->at[r->ids] + row * length, *mask = (int32_t *)b->at[r->mask] + row * length;
     for (int64_t i = 0; i < length; i++) {
-        ids[i] = i < count ? id_at(f, begin + i) : f->pad_id;
+        ids[i] = i < count ? id_at(f, begin + i) : r->pad_id >= 0 ? r->pad_id : f->pad_id;
         mask[i] = i < count;
     }
     for (int64_t i = 0; r->types >= 0 && i < length; i++) {

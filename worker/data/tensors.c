@@ -24,6 +24,8 @@ struct batch_file {
     /* the tensor of each field; of a field from_ids without one, that of the ids; null: the field is
      * optional or derived */
     const struct st_tensor *of[BATCH_FIELDS_MAX];
+    /* of a model that reads no mask: the mask of what pads rows behind their tokens; null: nothing does */
+    const struct st_tensor *padding;
     int64_t first, rows;
     unsigned char *blank; /* one bit per row without a target; null: each row has one */
 };
@@ -154,6 +156,18 @@ static int check_numbers(const struct batch_file *f, const struct st_tensor *x, 
     return 0;
 }
 
+/* True if token i of the file, of all rows, is padding. */
+static bool is_padding(const struct batch_file *f, int64_t i)
+{
+    return f->padding != NULL && value(f->padding, i) == 0;
+}
+
+/* True if each token has a target. */
+static bool tokens_have_targets(const struct data_source *s)
+{
+    return s->targets >= 0 && batch_of_positions(&s->layout.field[s->targets]);
+}
+
 /* True if the row has a target. With shifted labels, a row's first label is no target. */
 static bool has_target(const struct data_source *s, const struct batch_file *f, int64_t row)
 {
@@ -162,7 +176,7 @@ static bool has_target(const struct data_source *s, const struct batch_file *f, 
     }
     int64_t length = batch_sample_elements(&s->layout, s->targets);
     for (int64_t k = s->layout.field[s->targets].shifted; k < length; k++) {
-        if (value(f->of[s->targets], row * length + k) != -100) {
+        if (value(f->of[s->targets], row * length + k) != -100 && !is_padding(f, row * length + k)) {
             return true;
         }
     }
@@ -186,21 +200,73 @@ static void note_blank(struct data_source *s, struct batch_file *f)
     }
 }
 
-/* A model that reads tokens and no mask takes only a mask of all 1. */
-static int check_mask(const struct data_source *s, const struct batch_file *f, const char *path, struct dt_error *err)
+/* Checks that a row's mask ends once, and that what is masked has no label of its own and, where the model finds a
+ * row's end by its padding, is that. */
+static int check_masked_row(const struct data_source *s, const struct batch_file *f, const struct st_tensor *mask,
+                            int64_t row, const char *path, struct dt_error *err)
 {
-    const struct st_tensor *mask =
-        batch_find(&s->layout, "input_ids") >= 0 && batch_find(&s->layout, "attention_mask") < 0
-            ? st_find(f->file, "attention_mask")
-            : NULL;
-    for (int64_t i = 0; mask != NULL && i < mask->numel; i++) {
-        if (!integers(mask) || value(mask, i) != 1) {
+    int64_t length = s->sequence_length, count = 0;
+    int last = batch_find(&s->layout, "last_tokens");
+    const struct st_tensor *labels = tokens_have_targets(s) ? f->of[s->targets] : NULL,
+                           *ids = f->of[batch_find(&s->layout, "input_ids")];
+    bool own = labels != NULL && strcmp(labels->name, s->layout.field[s->targets].name) == 0;
+    while (count < length && value(mask, row * length + count) == 1) {
+        count++;
+    }
+    for (int64_t i = count; i < length; i++) {
+        if (value(mask, row * length + i) != 0) {
             return dt_fail(
                 err, DT_INVALID,
-                "%s: attention_mask: the model sees every token; give masked tokens labels of -100 and drop the mask",
-                path);
+                "%s: attention_mask: sample %" PRId64
+                " has masked tokens before others; the model reads no mask, so padding stands behind a row's "
+                "tokens: move it there",
+                path, row + 1);
+        }
+        if (own && value(labels, row * length + i) != -100) {
+            return dt_fail(err, DT_INVALID,
+                           "%s: labels: sample %" PRId64
+                           " has one for a masked token; give it -100 (or leave labels out: "
+                           "then they are the ids of tokens that are not masked)",
+                           path, row + 1);
+        }
+        if (last >= 0 && value(ids, row * length + i) != s->layout.field[last].number) {
+            return dt_fail(err, DT_INVALID,
+                           "%s: attention_mask: sample %" PRId64
+                           " has masked tokens other than model.pad_token_id %" PRId64
+                           ", which a row's last token stands before; pad with it",
+                           path, row + 1, s->layout.field[last].number);
         }
     }
+    return 0;
+}
+
+/* A decoder takes a mask that masks padding behind each row's tokens, if no token sees what stands behind it. */
+static int check_mask(const struct data_source *s, struct batch_file *f, const char *path, struct dt_error *err)
+{
+    bool reads = batch_find(&s->layout, "attention_mask") >= 0, masks = false;
+    const struct st_tensor *mask = batch_find(&s->layout, "input_ids") >= 0 && (batch_is_causal(&s->layout) || !reads)
+                                       ? st_find(f->file, "attention_mask")
+                                       : NULL;
+    for (int64_t i = 0; mask != NULL && i < mask->numel; i++) {
+        masks = masks || !integers(mask) || value(mask, i) != 1;
+    }
+    if (!masks) {
+        return 0;
+    }
+    if (!batch_is_causal(&s->layout) || !integers(mask) || mask->numel != f->rows * s->sequence_length) {
+        return dt_fail(err, DT_INVALID,
+                       batch_is_causal(&s->layout)
+                           ? "%s: attention_mask: must be I64 or I32 of the shape of input_ids"
+                           : "%s: attention_mask: the model sees every token; drop the mask, and rows that "
+                             "are padded",
+                       path);
+    }
+    for (int64_t row = 0; row < f->rows; row++) {
+        if (check_masked_row(s, f, mask, row, path, err) != 0) {
+            return -1;
+        }
+    }
+    f->padding = tokens_have_targets(s) ? mask : NULL;
     return 0;
 }
 
@@ -282,6 +348,9 @@ static void add_content(XXH3_state_t *h, const struct data_source *s, const stru
             add_hash(h, f->of[k]);
         }
     }
+    if (f->padding != NULL) {
+        add_hash(h, f->padding);
+    }
 }
 
 static int open_tensors(struct data_source *s, const char *glob, struct dt_error *err)
@@ -339,7 +408,8 @@ static void read_whole(const struct data_source *s, const struct batch_file *f, 
     int64_t length = batch_sample_elements(&s->layout, k), shift = s->layout.field[k].shifted;
     int32_t none = s->layout.field[k].targets ? -100 : 0;
     for (int64_t i = 0; i < length; i++) {
-        out[i] = i + shift < length ? (int32_t)value(f->of[k], from + i + shift) : none;
+        bool is = i + shift < length && !(s->layout.field[k].targets && is_padding(f, from + i + shift));
+        out[i] = is ? (int32_t)value(f->of[k], from + i + shift) : none;
     }
 }
 

@@ -59,7 +59,7 @@ struct report {
     const char *set;                     /* which of data.val; null: it is one set without a name */
     int64_t val_targets;                 /* that the evaluation counted */
     double val_loss;                     /* NaN: the set has no target, or a loss is not finite */
-    double perplexity, bits_per_byte;    /* NaN: the targets are no next tokens, or no bytes */
+    double perplexity, bits_per_byte;    /* NaN: the targets are no next or masked tokens, or no bytes */
     double pearson;                      /* NaN: the model gives no numbers, or they do not vary */
     const struct class_report *classes;  /* null: the model names no classes */
     const struct choice_report *choices; /* null: the set is no multiple choice */

@@ -52,6 +52,9 @@ static void add_results(struct trainer *t, struct trainer_val *v, const struct b
     if (last->numbers) {
         number_sums_add(&t->stepper.numbers, host, t->chain.spec.type, targets, b->layout->field[field].type,
                         b->samples);
+    } else if (last->several) {
+        class_counts_add_several(&t->stepper.classes, host, t->chain.spec.type, targets, b->layout->field[field].type,
+                                 b->samples);
     } else {
         class_counts_add(&t->stepper.classes, host, t->chain.spec.type, targets, batch_used(b, field));
     }

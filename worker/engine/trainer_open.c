@@ -499,7 +499,7 @@ int trainer_open(struct trainer *t, struct world *w, struct dt_error *err)
     if (takes_logits(t) && last->numbers) {
         number_sums_open(&t->stepper.numbers, last->classes);
     } else if (takes_logits(t)) {
-        class_counts_open(&t->stepper.classes, last->classes);
+        class_counts_open(&t->stepper.classes, last->classes, last->several);
     }
     for (int i = 0; i < t->feeds.val_count; i++) {
         struct trainer_val *v = &t->feeds.val[i];

@@ -17,7 +17,7 @@ static void take(struct job *job, struct dt_config *c, const struct dt_field *f,
                  const char *file)
 {
     const char *path = dt_arena_printf(&job->arena, "model.%s", f->key);
-    if (dt_config_where(c, path) == NULL) {
+    if (!dt_config_taken(c, path)) { /* null is a value, such as no id for padding */
         memcpy(job->model.sizes.bytes + f->offset, loaded->bytes + f->offset, dt_config_size(f->rule));
         dt_config_derived(c, path, file);
     }
@@ -115,7 +115,7 @@ static int take_preset(struct job *job, struct dt_config *c, const struct preset
     }
     for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {
         char *path = dt_arena_printf(&job->arena, "model.%s", f->key);
-        if (!dt_config_taken(c, path)) { /* null is a value, such as no id for padding */
+        if (!dt_config_taken(c, path)) {
             memcpy(job->model.sizes.bytes + f->offset, sizes.bytes + f->offset, dt_config_size(f->rule));
             dt_config_derived(c, path, p->name);
         }

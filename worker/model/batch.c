@@ -9,6 +9,7 @@ struct batch_layout batch_tokens(int64_t samples, int64_t length, int64_t vocabu
                               .type = DT_I32,
                               .dims = 2,
                               .most = {samples, length},
+                              .causal = true,
                               .below = vocabulary,
                               .below_key = vocabulary_key,
                               .value = "id",
@@ -126,6 +127,12 @@ void batch_end_documents(struct batch_layout *l, int64_t id)
     for (int i = 0; i < l->count; i++) {
         l->field[i].number = of_documents(&l->field[i]) ? id : l->field[i].number;
     }
+}
+
+bool batch_is_causal(const struct batch_layout *l)
+{
+    int ids = batch_find(l, "input_ids");
+    return ids >= 0 && l->field[ids].causal;
 }
 
 bool batch_has_documents(const struct batch_layout *l)

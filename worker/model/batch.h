@@ -20,6 +20,7 @@ struct batch_field {
      * ignored (-100) */
     bool shifted;
     bool from_ids; /* where the data do not have them, they are the ids */
+    bool causal;   /* of ids: none sees those behind it, so that padding at the end needs no mask */
     /* labels of the loss. DT_I32: -100 is no target, and the loss is a mean over all others. DT_F32:
      * numbers of a sample, and the loss is a mean over samples; NaN, which data may not have, stands
      * for a sample without a target. At most one field has them. */
@@ -76,6 +77,8 @@ void batch_add_positions(struct batch_layout *l, int64_t padding_id);
 void batch_add_documents(struct batch_layout *l);
 /* -1: none. Nothing if the layout has no documents. */
 void batch_end_documents(struct batch_layout *l, int64_t id);
+/* True if no token of a sample sees those behind it. */
+bool batch_is_causal(const struct batch_layout *l);
 /* True if the layout has documents. */
 bool batch_has_documents(const struct batch_layout *l);
 /* Appends "sample_numbers" (B), which dropout reads. */

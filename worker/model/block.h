@@ -128,6 +128,9 @@ struct model_spec { /* a model for one job */
     int64_t batch_size, sequence_length;
     /* generation: positions of a sample for which blocks keep what later passes need; 0: none */
     int64_t cache_length;
+    /* the chain ends with the last hidden states instead of head and loss: PASS_EVAL writes all rows (B * T, C)
+     * to pass.logits; for models of tokens, not for training */
+    bool hidden;
     /* training and evaluation: a sample holds documents (batch_add_documents), for models that can */
     bool documents;
     /* the device has its own memory, and its products are fast with aligned rows and many of
@@ -252,6 +255,7 @@ struct block {
     int logits_memory;
     int64_t classes;
     bool numbers; /* the logits are numbers, `classes` of a sample, and so are the targets */
+    bool several; /* the targets are several classes of a sample, each from 0 to 1 */
     /* which of two memories holds y, and which its gradient (chain_walk) */
     int slot;
 };

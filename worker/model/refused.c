@@ -230,10 +230,60 @@ int refused_model(const cJSON *config, struct dt_error *err)
     return -1;
 }
 
+/* The tasks that a model knows, "a|b"; "": it has one. */
+static const char *tasks_of(const struct model_ops *ops)
+{
+    for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {
+        if (strcmp(f->key, "task") == 0) {
+            return f->rule->choices;
+        }
+    }
+    return "";
+}
+
+/* Classes whose head the model here has not, by the end of their name. */
+static int refused_class(const cJSON *config, struct dt_error *err)
+{
+    static const struct {
+        const char *end, *what, *task;
+    } heads[] = {{"ForQuestionAnswering", "spans of a text as answers", NULL},
+                 {"ForMultipleChoice",
+                  "a score of each choice (multiple choice is scored by a language model: data.val "
+                  "of JSON lines)",
+                  NULL},
+                 {"ForNextSentencePrediction", "whether two sentences follow each other", NULL},
+                 {"DoubleHeadsModel", "a second head", NULL},
+                 {"ForSequenceClassification", "classes of sequences", "sequence_classification"},
+                 {"ForTokenClassification", "classes of tokens", "token_classification"}};
+    const struct model_ops *ops = model_find(text_at(config, "model_type"));
+    const cJSON *class = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(config, "architectures"), 0);
+    const char *name = cJSON_IsString(class) ? class->valuestring : "";
+    for (size_t i = 0; i < sizeof heads / sizeof *heads && ops != NULL && ops->positions != NULL; i++) {
+        if (!dt_text_ends_with(name, heads[i].end) || (heads[i].task != NULL && strstr(tasks_of(ops), heads[i].task))) {
+            continue;
+        }
+        return strstr(tasks_of(ops), "sequence_classification") != NULL
+                   ? dt_fail(
+                         err, DT_INVALID,
+                         "architectures: %.80s: gives %s, which no %s here does; to go on with its layers and a new "
+                         "head, take architectures out of a copy of its config.json and set model.task (%s)",
+                         name, heads[i].what, ops->name, tasks_of(ops))
+                   : dt_fail(
+                         err, DT_INVALID,
+                         "architectures: %.80s: gives %s, and a %s gives next tokens here; the nearest that work are "
+                         "llama and encoders, such as bert, with model.task",
+                         name, heads[i].what, ops->name);
+    }
+    return 0;
+}
+
 int refused_config(const cJSON *config, struct dt_error *err)
 {
     static const char *const ropes[] = {"rope_parameters", "rope_scaling"};
     const cJSON *kind, *kinds = cJSON_GetObjectItemCaseSensitive(config, "layer_types");
+    if (refused_class(config, err) != 0) {
+        return -1;
+    }
     if (counts(cJSON_GetObjectItemCaseSensitive(config, "quantization_config"))) {
         /* an export would have that config beside weights of another type */
         return dt_fail(err, DT_INVALID,

@@ -77,6 +77,9 @@ int prompts_add_text(struct prompts *p, const struct model_source *source, const
 static int add_line(struct generate_row *r, const char *line, size_t size, struct dt_error *err)
 {
     const char *at = line + strspn(line, BETWEEN), *end = line + size;
+    if (memchr(line, ',', (size_t)(at - line)) != NULL) {
+        return dt_fail(err, DT_INVALID, "an id is missing before the first comma");
+    }
     while (at < end) {
         char *behind;
         errno = 0;
@@ -89,8 +92,10 @@ static int add_line(struct generate_row *r, const char *line, size_t size, struc
         add_id(r, (int32_t)id);
         size_t between = strspn(behind, BETWEEN);
         at = behind + between;
-        if (memchr(behind, ',', between) != memrchr(behind, ',', between)) {
-            return dt_fail(err, DT_INVALID, "an id is missing behind %ld, between two commas", id);
+        const char *comma = memchr(behind, ',', between);
+        if (comma != NULL && (comma != memrchr(behind, ',', between) || at >= end)) {
+            return dt_fail(err, DT_INVALID, "an id is missing behind %ld, %s", id,
+                           at >= end ? "at the end of the list" : "between two commas");
         }
     }
     return 0;

@@ -214,13 +214,15 @@ static struct report evaluation_report(struct trainer *t, const struct trainer_v
 {
     struct report r = stand(t);
     int targets = v->data.targets;
-    bool next = targets >= 0 && v->data.choices == NULL && v->data.layout.field[targets].shifted,
+    const struct batch_field *f = targets >= 0 && v->data.choices == NULL ? &v->data.layout.field[targets] : NULL;
+    bool next = f != NULL && f->shifted,
+         masked = f != NULL && !f->from_ids && f->value != NULL && strcmp(f->value, "id") == 0,
          bytes = next && strcmp(v->data.tokenizer, "bytes") == 0;
     double bytes_per_target = bytes ? 1 : next && e->text_bytes > 0 ? (double)e->text_bytes / (double)e->targets : NAN;
     r.set = v->name;
     r.val_targets = e->targets;
     r.val_loss = e->loss;
-    r.perplexity = next ? exp(e->loss) : NAN;
+    r.perplexity = next || masked ? exp(e->loss) : NAN;
     r.bits_per_byte = e->loss / M_LN2 / bytes_per_target;
     r.pearson = e->pearson;
     r.classes = e->classes.classes > 0 ? &e->classes : NULL;

@@ -5,6 +5,8 @@
 #include "base/file.h"
 #include "worker/checkpoints/hf.h"
 #include "worker/checkpoints/origin.h"
+#include "worker/data/tokenizers/special_tokens.h"
+#include "worker/data/tokenizers/tokenizer.h"
 #include "worker/job/folder.h"
 
 #include <cjson/cJSON.h>
@@ -139,19 +141,45 @@ int64_t trainer_document_end(const struct trainer *t)
     return t->job->model.load == NULL && next ? s->document_end : -1;
 }
 
-/* config.json of a model from the beginning has the id that ends the data's documents: generation stops there. */
-static void put_end(struct trainer *t)
+/* Sets a member of the run's config.json. */
+static void put_id(struct trainer *t, const char *key, int64_t id)
 {
+    char number[24];
+    struct dt_text text;
+    dt_text_init(&text);
+    dt_text_puts(&text, t->saver.model_config);
+    (void)snprintf(number, sizeof number, "%" PRId64, id);
+    put_member(&text, key, number);
+    trainer_set_config(t, dt_text_str(&text));
+    dt_text_clear(&text);
+}
+
+/* config.json of a model from the beginning that writes text has the ids at which texts begin and end: those of the
+ * tokenizer that the job names, if it is a file, and of the data's documents. Generation stops at the latter. A
+ * tokenizer whose files are not right was refused before, or does without. */
+static void put_ends(struct trainer *t)
+{
+    static const char *const tokens[][2] = {{"bos_token", "bos_token_id"}, {"eos_token", "eos_token_id"}};
+    const struct data_source *s = &t->feeds.train;
+    const char *path = t->job->data.tokenizer;
     int64_t end = trainer_document_end(t);
+    bool next = s->targets >= 0 && s->layout.field[s->targets].shifted;
+    struct tokenizer *tokenizer = NULL;
+    if (next && t->job->model.load == NULL && path != NULL && dt_file_exists(path) &&
+        tokenizer_open(&tokenizer, path, NULL) == 0) {
+        cJSON *special = special_tokens_read(path, NULL);
+        for (int i = 0; i < 2; i++) {
+            const char *token = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(special, tokens[i][0]));
+            int32_t id = token != NULL ? tokenizer_id(tokenizer, token, strlen(token)) : -1;
+            if (id >= 0) {
+                put_id(t, tokens[i][1], id);
+            }
+        }
+        cJSON_Delete(special);
+    }
+    tokenizer_close(tokenizer);
     if (end >= 0) {
-        char id[24];
-        struct dt_text text;
-        dt_text_init(&text);
-        dt_text_puts(&text, t->saver.model_config);
-        (void)snprintf(id, sizeof id, "%" PRId64, end);
-        put_member(&text, "eos_token_id", id);
-        trainer_set_config(t, dt_text_str(&text));
-        dt_text_clear(&text);
+        put_id(t, "eos_token_id", end);
     }
 }
 
@@ -302,7 +330,7 @@ int trainer_keep_origin(struct trainer *t, bool found, struct dt_error *err)
         rc = describe_model(t, load, err) == 0 ? keep(t, load, own, err) : dt_wrap(err, "model.load");
         rc = rc == 0 ? keep_tokenizer(t, own, err) : rc;
         rc = rc == 0 ? put_classes(t, err) : rc;
-        put_end(t);
+        put_ends(t);
     } else {
         rc = keep_found(t, own, err);
     }

@@ -206,7 +206,7 @@ def test_the_files_are_those_of_the_beginning(tmp_path, weights, no_dimensions):
     for step in ("1", "2"):
         shutil.rmtree(tmp_path / "first" / "checkpoints" / f"step-0000000{step}", ignore_errors=True)
     run(scratch, tmp_path / "first")
-    assert sorted(os.listdir(tmp_path / "first" / "model")) == ["config.json", "model.safetensors"]
+    assert sorted(os.listdir(tmp_path / "first" / "model")) == ["config.json", "generation_config.json", "model.safetensors"]
 
 
 def test_the_files_stay_where_there_are_no_others(tmp_path, weights, no_dimensions):
@@ -280,7 +280,8 @@ def test_options_of_an_export(tmp_path, weights, no_dimensions):
     index = json.loads((out / "model.safetensors.index.json").read_text())
     names = set(index["weight_map"].values())
     assert len(names) > 2 and index["metadata"]["total_size"] == 2 * index["metadata"]["total_parameters"]
-    assert set(os.listdir(out)) == names | {"config.json", "model.safetensors.index.json"}
+    assert set(os.listdir(out)) == names | {"config.json", "generation_config.json", "model.safetensors.index.json"}
+    assert json.loads((out / "generation_config.json").read_text()) == {"_from_model_config": True, "eos_token_id": 0}
     assert '"bfloat16"' in (out / "config.json").read_text()
     for name in names:
         header = training.read_tensors(out / name)[0]
@@ -322,7 +323,7 @@ def test_the_job_says_how(tmp_path, weights, no_dimensions):
     run(job, out)
     assert os.stat(out / "model" / "model.safetensors.index.json").st_mtime_ns == before
     run(job, out, "export.dtype=float32", "export.max_shard_size=5GB")
-    assert sorted(os.listdir(out / "model")) == ["config.json", "model.safetensors"]
+    assert sorted(os.listdir(out / "model")) == ["config.json", "generation_config.json", "model.safetensors"]
 
 
 def test_a_head_that_is_not_the_embedding(tmp_path):

@@ -1,4 +1,4 @@
-# covers: scripts/models.py worker/checkpoints/hf.c worker/run/trainer_origin.c worker/run/generate.c worker/model/models/decoders.c worker/model/models/encoders.c
+# covers: scripts/models.py worker/checkpoints/hf.c worker/run/trainer_origin.c worker/run/generate.c worker/model/models/decoders.c worker/model/models/encoders.c worker/run/embed.c worker/run/embed_settings.c cmd/train/embed.c
 """Real weights, SmolLM2-135M-Instruct and all-MiniLM-L6-v2, give the numbers of tests/golden/finetune/real.json: losses and
 log-probabilities, greedy ids, embeddings. Training begins with Transformers' losses, and what it exports Transformers and its
 tokenizers load without a warning. Needs the models (scripts/setup.sh --models) and the peers environment (--peers); skipped
@@ -226,6 +226,33 @@ def test_embeddings(minilm):
         assert mean[2 * i][:4] == pytest.approx(x["mean_head"], abs=1e-5)
         assert minilm["first"][2 * i][:4] == pytest.approx(x["cls_head"], abs=1e-4)
         assert np.linalg.norm(minilm["first"][2 * i]) == pytest.approx(x["cls_norm"], rel=1e-5)
+
+
+def test_embed(tmp_path):
+    """train --embed: the recorded numbers, as the folder's modules say, and those of Transformers for texts of many lengths."""
+    pairs = FACTS["minilm"]["pairs"]
+    texts = [t for x in pairs for t in x["texts"]] + ["", "word " * 300, "\tNaïve façade: 漢字, 3.14!  "] + [t["text"] for t in FACTS["smollm2"]["tokenize"] if t["text"] and t["text"].isprintable()]
+    with open(tmp_path / "texts.jsonl", "w") as f:
+        f.writelines(json.dumps({"id": i, "text": t}) + "\n" for i, t in enumerate(texts))
+    done = subprocess.run([support.program("train"), "--embed", MINILM, "--texts", tmp_path / "texts.jsonl"], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, f"train: --embed: 1 of {len(texts)} texts were cut at 256 tokens\n")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    vectors = np.array([r["embedding"] for r in rows])
+    assert [r["row"] for r in rows] == list(range(len(texts))) and np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-6)
+    for i, x in enumerate(pairs):
+        assert vectors[2 * i] @ vectors[2 * i + 1] == pytest.approx(x["cosine"], abs=1e-5)
+        assert vectors[2 * i][:4] == pytest.approx(x["mean_head"], abs=1e-5)
+    [words] = peers([{"tokenize": MINILM, "texts": [t.strip() for t in texts]}])
+    ids = [row if len(row) <= 256 else row[:255] + row[-1:] for row in words["ids"]]
+    assert [r["tokens"] for r in rows] == list(map(len, ids))
+    [theirs] = peers([{"embed": MINILM, "rows": ids, "pooling": "mean", "normalize": True}])
+    assert np.abs(vectors - np.array(theirs["vectors"])).max() < 1e-5
+    run("train", "--embed", MINILM, "--texts", tmp_path / "texts.jsonl", "--batch_size", 3, "-o", tmp_path / "v.npy")
+    again = np.load(tmp_path / "v.npy")
+    assert again.dtype == np.float32 and again.shape == vectors.shape and np.abs(again - vectors).max() < 1e-6
+    first = np.array([json.loads(line)["embedding"] for line in run("train", "--embed", MINILM, "--texts", tmp_path / "texts.jsonl", "--pooling", "cls").splitlines()])
+    for i, x in enumerate(pairs):
+        assert first[2 * i][:4] == pytest.approx(x["cls_head"], abs=1e-5) and np.linalg.norm(first[2 * i]) == pytest.approx(x["cls_norm"], rel=1e-5)
 
 
 def test_the_encoders_folder(minilm):

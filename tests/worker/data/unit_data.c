@@ -574,6 +574,55 @@ static void test_tensors(void **state)
     refused("d.safetensors", "d.safetensors: no input_ids (n, T) of I64 or I32");
 }
 
+static void write_padded(const char *name, const int64_t *ids, const int64_t *mask, const int64_t *labels)
+{
+    int64_t shape[2] = {2, 4};
+    struct st_entry entries[3] = {
+        {"input_ids", DT_I64, 2, shape}, {"attention_mask", DT_I64, 2, shape}, {"labels", DT_I64, 2, shape}};
+    struct st_writer *w = NULL;
+    struct dt_error err = {0};
+    assert_int_equal(st_writer_open(&w, in(name), entries, labels != NULL ? 3 : 2, NULL, &err), 0);
+    assert_int_equal(st_writer_data(w, ids, 64, &err), 0);
+    assert_int_equal(st_writer_data(w, mask, 64, &err), 0);
+    if (labels != NULL) {
+        assert_int_equal(st_writer_data(w, labels, 64, &err), 0);
+    }
+    assert_int_equal(st_writer_close(w, &err), 0);
+}
+
+/* Padding behind a row's tokens is no target of a model without a mask, whose tokens see none behind them; in other
+ * places it is refused. */
+static void test_padding(void **state)
+{
+    (void)state;
+    static const int64_t ids[8] = {5, 6, 1, 1, 7, 1, 1, 1}, behind[8] = {1, 1, 0, 0, 1, 0, 0, 0},
+                         before[8] = {1, 1, 1, 1, 0, 1, 1, 1}, own[8] = {-100, 9, -100, -100, -100, -100, -100, -100};
+    struct data_source s;
+    struct dt_error err = {0};
+    int32_t x[4], y[4];
+    write_padded("p1.safetensors", ids, behind, NULL);
+    write_padded("p2.safetensors", ids, behind, own);
+    assert_int_equal(open_tokens(&s, in("p[12].safetensors"), "auto", 4, &err), 0);
+    assert_int_equal(s.blank_count, 2);
+    read_sample(&s, 0, x, y);
+    assert_memory_equal(y, ((int32_t[]){6, -100, -100, -100}), sizeof y);
+    read_sample(&s, 1, x, y);
+    assert_memory_equal(y, ((int32_t[]){-100, -100, -100, -100}), sizeof y);
+    read_sample(&s, 2, x, y);
+    assert_memory_equal(y, ((int32_t[]){9, -100, -100, -100}), sizeof y);
+    data_close(&s);
+    write_padded("p3.safetensors", ids, before, NULL);
+    assert_int_equal(open_tokens(&s, in("p3.safetensors"), "auto", 4, &err), -1);
+    assert_non_null(strstr(err.text, "attention_mask: sample 2 has masked tokens before others"));
+    write_padded("p4.safetensors", ids, behind, ids);
+    assert_int_equal(open_tokens(&s, in("p4.safetensors"), "auto", 4, &err), -1);
+    assert_non_null(strstr(err.text, "labels: sample 1 has one for a masked token; give it -100"));
+    struct batch_layout both = batch_tokens(1, 4, 0, "vocab_size"); /* tokens see those behind them */
+    both.field[0].causal = false;
+    assert_int_equal(data_open(&s, in("p1.safetensors"), "auto", &both, &err), -1);
+    assert_non_null(strstr(err.text, "attention_mask: the model sees every token"));
+}
+
 /* A row's first label is judged by nothing, so it is no target. */
 static void test_blank_rows(void **state)
 {
@@ -922,6 +971,7 @@ int main(void)
         cmocka_unit_test(test_bad_info),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_padding),
         cmocka_unit_test(test_blank_rows),
         cmocka_unit_test(test_classes),
         cmocka_unit_test(test_optional_and_derived),

@@ -32,7 +32,7 @@ static void check_case(const cJSON *json)
                 *f1 = cJSON_GetObjectItemCaseSensitive(json, "f1");
     struct class_counts c;
     double got[MOST];
-    class_counts_open(&c, (int64_t)number(json, "classes"));
+    class_counts_open(&c, (int64_t)number(json, "classes"), false);
     memset(c.n, 0, (size_t)class_counts_size(&c) * sizeof *c.n);
     for (int i = 0; i < cJSON_GetArraySize(gold); i++) {
         float logits[2 * MOST] = {0};
@@ -80,7 +80,7 @@ static void test_ties_and_types(void **state)
     }
     const void *logits[] = {floats, doubles, halves};
     const enum dt_dtype types[] = {DT_F32, DT_F64, DT_BF16};
-    class_counts_open(&c, 7);
+    class_counts_open(&c, 7, false);
     for (int i = 0; i < 3; i++) {
         memset(c.n, 0, (size_t)class_counts_size(&c) * sizeof *c.n);
         for (int32_t gold = 0; gold < 7; gold++) {
@@ -96,11 +96,32 @@ static void test_ties_and_types(void **state)
     class_counts_close(&c);
 }
 
+/* Several classes of a sample: scikit-learn's f1_score and accuracy_score of these rows, of which one has no target. */
+static void test_several(void **state)
+{
+    (void)state;
+    static const float logits[6][3] = {{1, -1, 2}, {-1, -2, 3}, {2, 0, -1}, {-3, 1, 1}, {9, 9, 9}, {-1, -1, -1}};
+    static const float targets[6][3] = {{1, 0, 1}, {1, 0, 1}, {1, 1, 0}, {0, 1, 0}, {NAN, NAN, NAN}, {0, 0, 0}};
+    struct class_counts c;
+    double f1[3];
+    class_counts_open(&c, 3, true);
+    memset(c.n, 0, (size_t)class_counts_size(&c) * sizeof *c.n);
+    for (int i = 0; i < 6; i++) {
+        class_counts_add_several(&c, logits[i], DT_F32, targets[i], DT_F32, 1);
+    }
+    struct class_report r = class_counts_report(&c, f1);
+    assert_true(fabs(f1[0] - 0.8) < 1e-12 && fabs(f1[1] - 2.0 / 3) < 1e-12 && fabs(f1[2] - 0.8) < 1e-12);
+    assert_true(fabs(r.f1_macro - (1.6 + 2.0 / 3) / 3) < 1e-12 && fabs(r.f1_micro - 10.0 / 13) < 1e-12);
+    assert_true(fabs(r.accuracy - 0.4) < 1e-12 && isnan(r.top5));
+    class_counts_close(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden),
         cmocka_unit_test(test_ties_and_types),
+        cmocka_unit_test(test_several),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 with Transformers, and each strategy gives the same bits."""
 
 import json
+import math
 import os
 import struct
 import subprocess
@@ -167,6 +168,12 @@ def test_numbers_as_labels_as_transformers(tmp_path, problem):
     job = make_job(tmp_path, {"load": str(tmp_path / "run/model")}, data, 1, 4, 3, 20)
     train(job, tmp_path / "again", 1, "training.learning_rate=0")
     assert metrics(tmp_path / "again", "val_loss") == pytest.approx(metrics(tmp_path / "run", "val_loss"), rel=1e-6)
+    with open(tmp_path / "again/metrics.jsonl") as f:
+        [last] = [m for m in map(json.loads, f) if "val_loss" in m][-1:]
+    if problem == "regression":
+        assert "val_f1_macro" not in last
+    else:
+        assert 0 <= last["val_accuracy"] < 1 and 0 < last["val_f1_micro"] < 1 and last["val_f1_macro"] == pytest.approx(sum(last["val_f1"]) / 3)
     r = train(make_job(tmp_path, {"load": f"{GOLDEN}/bert/hf"}, data, 1, 1, 3, 20), tmp_path / "no", check=False)
     assert "labels are numbers, but the model gives classes; for numbers set model.problem_type" in r.stderr + r.stdout
     without(data, str(tmp_path / "two.safetensors"), "labels", labels=([20, 4, 3, 3], [0.5] * 719 + [2]))
@@ -200,6 +207,7 @@ def test_a_head_of_its_own(tmp_path, name):
     header, raw = training.read_tensors(tmp_path / "run/model/model.safetensors")
     [one, two] = [raw[slice(*header[x]["data_offsets"])] for x in (table, head)]
     assert len(one) == len(two) == 160 * 16 * 4 and one != two
+    assert metrics(tmp_path / "run", "val_perplexity")[-1] == pytest.approx(math.exp(metrics(tmp_path / "run", "val_loss")[-1]), rel=1e-6)
     train(make_job(tmp_path, {"load": str(tmp_path / "run/model")}, data, 1, 1, 2, 24), tmp_path / "again", 1, "training.learning_rate=0")
     assert metrics(tmp_path / "again", "val_loss") == pytest.approx(metrics(tmp_path / "run", "val_loss"), rel=1e-6)
     train(make_job(tmp_path, {"name": name, **sizes}, data, 1, 1, 2, 24), tmp_path / "tied")

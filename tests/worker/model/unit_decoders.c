@@ -131,6 +131,35 @@ static void refuses(const char *family, const char *config, const char *cause)
     cJSON_Delete(json);
 }
 
+/* Transformers' Gemmas want a window, also where no layer has one; what it makes of a folder's sizes is noted. */
+static void test_written_for_transformers(void **state)
+{
+    (void)state;
+    struct model_sizes sizes, again;
+    struct dt_text text;
+    struct dt_error err;
+    static const char *const families[] = {"gemma2", "gemma3_text"};
+    cJSON *json =
+        cJSON_Parse("{\"layer_types\": [\"full_attention\"], \"sliding_window\": null, \"num_hidden_layers\": 1, "
+                    "\"hidden_size\": 20, \"num_attention_heads\": 3, \"num_key_value_heads\": 1}");
+    for (int i = 0; i < 2; i++) {
+        const struct model_ops *ops = model_find(families[i]);
+        dt_text_init(&text);
+        assert_int_equal(model_read_config(ops, json, sizes.bytes, &err), 0);
+        model_write_config(ops, sizes.bytes, &text);
+        cJSON *written = cJSON_Parse(dt_text_str(&text));
+        assert_true(cJSON_GetObjectItem(written, "sliding_window")->valueint == 4096);
+        assert_int_equal(model_read_config(ops, written, again.bytes, &err), 0);
+        dt_text_reset(&text);
+        ops->note_export(again.bytes, &text);
+        assert_string_equal(dt_text_str(&text), "Transformers will refuse this model: hidden_size 20 is no multiple of "
+                                                "num_attention_heads 3, whatever head_dim is");
+        dt_text_clear(&text);
+        cJSON_Delete(written);
+    }
+    cJSON_Delete(json);
+}
+
 /* Two spellings of one setting in one file mean what Transformers 5.24 reads. */
 static void test_mixed_spellings(void **state)
 {
@@ -307,10 +336,10 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_double),         cmocka_unit_test(test_float),
-        cmocka_unit_test(test_spellings),      cmocka_unit_test(test_mixed_spellings),
-        cmocka_unit_test(test_layers_written), cmocka_unit_test(test_notes_of_exports),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_double),           cmocka_unit_test(test_float),
+        cmocka_unit_test(test_spellings),        cmocka_unit_test(test_written_for_transformers),
+        cmocka_unit_test(test_mixed_spellings),  cmocka_unit_test(test_layers_written),
+        cmocka_unit_test(test_notes_of_exports), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

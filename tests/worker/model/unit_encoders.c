@@ -69,7 +69,7 @@ static void read_config(const struct model_ops **ops, struct model_sizes *sizes,
  * padding, whose gradient is 0 by definition; the golden models have it. */
 static void fill(struct model_run *r)
 {
-    const struct encoder *m = r->chain.spec.sizes;
+    int64_t padding = model_integer(model_find(r->chain.spec.name), r->chain.spec.sizes, "pad_token_id");
     const struct batch_layout *l = &r->chain.batch;
     int mask = batch_find(l, "attention_mask"), types = batch_find(l, "token_type_ids"),
         target = batch_find(l, "labels");
@@ -85,7 +85,7 @@ static void fill(struct model_run *r)
     for (int64_t i = 0; i < rows; i++) {
         bool masked = i / length == 1 ? i % length >= 3 : i % length == 2;
         r->ids[i] = (int32_t)((i * 7 + 3) % l->field[0].below);
-        r->ids[i] += r->ids[i] == m->pad_token_id;
+        r->ids[i] += r->ids[i] == padding;
         ((int32_t *)r->batch.at[mask])[i] = !masked;
         if (types >= 0) {
             ((int32_t *)r->batch.at[types])[i] = (int32_t)(i % l->field[types].below);
@@ -116,6 +116,11 @@ static const char *const configs[] = {
     "{\"model_type\":\"distilbert\",\"architectures\":[\"DistilBertForMaskedLM\"],\"dim\":12,\"hidden_dim\":20,"
     "\"n_layers\":1,\"n_heads\":2,\"vocab_size\":17}",
     "{\"model_type\":\"modernbert\",\"pad_token_id\":0,\"architectures\":[\"ModernBertForMaskedLM\"]," BERT_LIKE "}",
+    /* decoders that give sequences classes */
+    "{\"model_type\":\"llama\",\"pad_token_id\":0,\"architectures\":[\"LlamaForSequenceClassification\"]," BERT_LIKE
+    "}",
+    "{\"model_type\":\"gemma2\",\"architectures\":[\"Gemma2ForSequenceClassification\"],\"head_dim\":4,"
+    "\"num_key_value_heads\":1,\"sliding_window\":2," BERT_LIKE "}",
 };
 enum { CONFIGS = sizeof configs / sizeof configs[0] };
 

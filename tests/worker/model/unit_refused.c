@@ -87,6 +87,28 @@ static void check(const char *text, const char *words)
 #define IT_HAS "\" is not supported: it has "
 #define NEAREST "; the nearest model that works is "
 
+/* Classes whose head the model has not. */
+static void test_classes(void **unused)
+{
+    (void)unused;
+    check(
+        "{\"model_type\": \"gpt2\", \"architectures\": [\"GPT2ForSequenceClassification\"]}",
+        "architectures: GPT2ForSequenceClassification: gives classes of sequences, and a gpt2 gives next tokens here; "
+        "the nearest that work are llama and encoders, such as bert, with model.task");
+    check("{\"model_type\": \"llama\", \"architectures\": [\"LlamaForQuestionAnswering\"]}",
+          "gives spans of a text as answers, which no llama here does; to go on with its layers and a new head, take "
+          "architectures out of a copy of its config.json and set model.task (causal_lm|sequence_classification)");
+    check("{\"model_type\": \"llama\", \"architectures\": [\"LlamaForTokenClassification\"]}",
+          "gives classes of tokens");
+    check("{\"model_type\": \"llama\", \"architectures\": [\"LlamaForSequenceClassification\"], \"pad_token_id\": 0}",
+          NULL);
+    check("{\"model_type\": \"bert\", \"architectures\": [\"BertForMultipleChoice\"]}", "gives a score of each choice");
+    check("{\"model_type\": \"distilbert\", \"architectures\": [\"DistilBertForQuestionAnswering\"]}",
+          "gives spans of a text as answers, which no distilbert here does");
+    check("{\"model_type\": \"bert\", \"architectures\": [\"BertForPreTraining\"]}", NULL);
+    check("{\"model_type\": \"bert\"}", NULL);
+}
+
 static void test_unknown_types(void **unused)
 {
     (void)unused;
@@ -206,8 +228,8 @@ static void test_rows(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),          cmocka_unit_test(test_unknown_types), cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_supported_types), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_golden), cmocka_unit_test(test_classes),         cmocka_unit_test(test_unknown_types),
+        cmocka_unit_test(test_rows),   cmocka_unit_test(test_supported_types), cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

@@ -48,6 +48,12 @@ extern const struct block_ops block_embed;     /* token and position embedding *
 extern const struct block_ops block_gpt_layer; /* pre-norm attention and MLP, GPT-2's names and
                                                 * layouts */
 extern const struct block_ops block_lm_head;   /* final norm, head (tied or not), loss */
+extern const struct block_ops block_hidden;    /* the final norm alone (struct lm_head); norm_weight null: none */
+/* the final norm (struct lm_head) of the one token of a sample that the batch's last_tokens marks */
+extern const struct block_ops block_last_token;
+
+/* The last block of a decoder: block_lm_head, or block_hidden where the spec asks for hidden states. */
+const struct block_ops *block_of_head(const struct chain *c);
 
 /* Number of rows of the activations: B * T in a pass, and in a full batch. */
 static inline int64_t row_count(const struct pass *p)

@@ -26,7 +26,7 @@ static struct tensors walk_tensors(const struct block *b, struct block *declared
     if (m->norm != NULL) {
         t.norm = layernorm_name(&n, m->norm, m->channels, m->norm_bias, m->norm_epsilon);
     }
-    t.map = linear_name(&n, &m->name, &m->classes, 1, m->channels, true, &m->rule);
+    t.map = linear_name(&n, &m->name, &m->classes, 1, m->channels, !m->unbiased, &m->rule);
     t.map.of_samples = !m->per_position;
     return t;
 }
@@ -46,7 +46,8 @@ static int declare(struct block *b, struct dt_error *err)
     block_memory(b, "rstd", LIFE_CALL, 0, norm ? rows : 0, wide);
     int logits = block_memory(b, "logits", LIFE_CALL, 0, rows * m->classes, type);
     b->numbers = m->numbers && m->loss == DT_LOSS_SQUARED;
-    b->logits_memory = !m->numbers || b->numbers ? logits : -1; /* several classes of a sample are not counted */
+    b->several = m->numbers && !b->numbers;
+    b->logits_memory = logits;
     b->classes = m->classes;
     block_memory(b, "row losses", LIFE_CALL, 0, rows, DT_F64);
     block_memory(b, "sums", LIFE_CALL, 0, m->classes, wide);

@@ -20,6 +20,7 @@ struct class_head {
     const char *name;
     int64_t channels, classes;
     double dropout;    /* of what the map reads */
+    bool unbiased;     /* the map has no bias */
     bool per_position; /* each token has a class, otherwise each sample */
     /* labels are numbers (B, classes) instead of classes; their loss */
     bool numbers;

@@ -27,7 +27,9 @@ struct decoder_family {
     bool local_rope;       /* layers with a window turn by rope_local_base_freq */
     bool scaled_embedding; /* by the root of hidden_size */
     bool only_default_rope;
-    bool one_kind; /* of layers: layer_types cannot mix them */
+    bool whole_heads; /* Transformers wants hidden_size to be a multiple of the heads, whatever head_dim says */
+    bool only_tokens; /* Transformers has no class that gives sequences classes */
+    bool one_kind;    /* of layers: layer_types cannot mix them */
 };
 
 /* Heads of keys and values; values of a head. */

@@ -62,9 +62,8 @@ static const struct dt_rule zeros = {.type = DT_RULE_KINDS, .choices = "0|1", .n
          AT(rope_attention_factor), &from_0},                                                                          \
         {"rope_mscale", "0", "yarn: part of that factor", AT(rope_mscale), &from_0},                                   \
         {"rope_mscale_all_dim", "0", "yarn: part of that factor", AT(rope_mscale_all_dim), &from_0},                   \
-    {                                                                                                                  \
-        "rope_truncate", "true", "yarn: bounds are whole pairs", AT(rope_truncate), &flag                              \
-    }
+        {"rope_truncate", "true", "yarn: bounds are whole pairs", AT(rope_truncate), &flag},                           \
+        SEQUENCE_HEAD(struct decoder)
 #define ACTIVATION(key, fallback)                                                                                      \
     {                                                                                                                  \
         key, fallback, "activation of the feed-forward layer", AT(hidden_act), &activation                             \
@@ -195,6 +194,9 @@ static const char *const spelled[] = {"num_key_value_heads",
                                       "rope_mscale",
                                       "rope_mscale_all_dim",
                                       "rope_truncate",
+                                      "num_labels",
+                                      "problem_type",
+                                      "task",
                                       NULL};
 
 /* Null and what null stands for are the same model. */
@@ -290,6 +292,9 @@ static int check(const struct decoder_family *f, const void *sizes, const char *
         return dt_fail(err, DT_INVALID, "pad_token_id %" PRId64 " is not below vocab_size %" PRId64, m->pad_token_id,
                        m->vocab_size);
     }
+    if (sequence_head_check(&m->head, m->pad_token_id, key, err) != 0) {
+        return -1;
+    }
     *key = "query_pre_attn_scalar";
     if (m->query_pre_attn_scalar != floor(m->query_pre_attn_scalar)) {
         return dt_fail(err, DT_INVALID,
@@ -311,7 +316,8 @@ static bool canonical_name(const char *file_name, char *out, size_t out_bytes)
     if (dt_text_ends_with(file_name, "rotary_emb.inv_freq")) {
         return false;
     }
-    bool whole = strncmp(file_name, "model.", 6) == 0 || strncmp(file_name, "lm_head.", 8) == 0;
+    bool whole = strncmp(file_name, "model.", 6) == 0 || strncmp(file_name, "lm_head.", 8) == 0 ||
+                 sequence_head_named(file_name);
     (void)snprintf(out, out_bytes, "%s%s", whole ? "" : "model.", file_name);
     return true;
 }
@@ -345,7 +351,18 @@ static void put_layers(const struct decoder_family *f, const struct decoder *m,
         put(to, "layer_types", dt_text_str(&list));
     }
     dt_text_clear(&list);
-    put_or_null(put, to, "sliding_window", one_kind && sliding == 0 ? 0 : (double)m->sliding_window, true);
+    /* the library's Gemmas want a number, whether a layer has a window or not */
+    bool unused = f->scaled_embedding && m->sliding_window == 0;
+    put_or_null(put, to, "sliding_window",
+                one_kind && sliding == 0 ? 0
+                : unused                 ? 4096
+                                         : (double)m->sliding_window,
+                true);
+}
+
+static void put_head(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to)
+{
+    sequence_head_put(&((const struct decoder *)sizes)->head, put, to);
 }
 
 static void put_config(const struct decoder_family *f, const void *sizes,
@@ -359,6 +376,7 @@ static void put_config(const struct decoder_family *f, const void *sizes,
     put(to, "head_dim", text);
     put(to, "bos_token_id", "null");
     put(to, "eos_token_id", "null");
+    put_head(m, put, to);
     if (f->window != WINDOW_NONE) {
         put_layers(f, m, put, to);
     }
@@ -393,17 +411,27 @@ static void put_config(const struct decoder_family *f, const void *sizes,
     free(section);
 }
 
-static void note_export(const void *sizes, struct dt_text *out)
+static void note_export(const struct decoder_family *f, const void *sizes, struct dt_text *out)
 {
     const struct decoder *m = sizes;
     int64_t before = m->rope_original_max_position_embeddings > 0 ? m->rope_original_max_position_embeddings
                                                                   : m->max_position_embeddings;
+    struct dt_list notes = {.text = out};
+    if (f->whole_heads && m->hidden_size % m->num_attention_heads != 0) {
+        dt_list_add(&notes,
+                    "Transformers will refuse this model: hidden_size %" PRId64
+                    " is no multiple of num_attention_heads %" PRId64 ", whatever head_dim is",
+                    m->hidden_size, m->num_attention_heads);
+    }
+    if (f->only_tokens && m->head.task == DECODER_SEQUENCES) {
+        dt_list_add(&notes, "Transformers has no class of this model for sequences");
+    }
     if (m->rope_type == ROPE_LLAMA3 && before >= m->max_position_embeddings) {
-        dt_text_printf(out,
-                       "Transformers will warn of this model: rope_type llama3 is for more positions than "
-                       "model.rope_original_max_position_embeddings (%" PRId64
-                       "), and model.max_position_embeddings is %" PRId64 "; its numbers are the same",
-                       before, m->max_position_embeddings);
+        dt_list_add(&notes,
+                    "Transformers will warn of this model: rope_type llama3 is for more positions than "
+                    "model.rope_original_max_position_embeddings (%" PRId64
+                    "), and model.max_position_embeddings is %" PRId64 "; its numbers are the same",
+                    before, m->max_position_embeddings);
     }
 }
 
@@ -413,7 +441,7 @@ static void note_export(const void *sizes, struct dt_text *out)
     {                                                                                                                  \
         "tie_word_embeddings", "lm_head.weight", "model.embed_tokens.weight"                                           \
     }
-#define FAMILY(model, class, ...)                                                                                      \
+#define FAMILY(model, class, classes, ...)                                                                             \
     static const struct decoder_family model##_family = {__VA_ARGS__};                                                 \
     static int model##_check(const void *sizes, const char **key, struct dt_error *err)                                \
     {                                                                                                                  \
@@ -421,6 +449,7 @@ static void note_export(const void *sizes, struct dt_text *out)
     }                                                                                                                  \
     static int model##_flatten(cJSON *config, struct dt_error *err)                                                    \
     {                                                                                                                  \
+        sequence_head_flatten(config);                                                                                 \
         return rope_flatten(&model##_family, config, err);                                                             \
     }                                                                                                                  \
     static void model##_settle(void *sizes)                                                                            \
@@ -435,8 +464,19 @@ static void note_export(const void *sizes, struct dt_text *out)
     {                                                                                                                  \
         put_config(&model##_family, sizes, put, to);                                                                   \
     }                                                                                                                  \
+    static const char *model##_class(const void *sizes)                                                                \
+    {                                                                                                                  \
+        return ((const struct decoder *)sizes)->head.task == DECODER_SEQUENCES ? classes : class;                      \
+    }                                                                                                                  \
+    static void model##_note(const void *sizes, struct dt_text *out)                                                   \
+    {                                                                                                                  \
+        note_export(&model##_family, sizes, out);                                                                      \
+    }                                                                                                                  \
     const struct model_ops model_##model = {.name = #model,                                                            \
-                                            .architecture = class,                                                     \
+                                            .class_of = model##_class,                                                 \
+                                            .head_keys = sequence_head_keys,                                           \
+                                            .is_head = sequence_head_named,                                            \
+                                            .put_head = put_head,                                                      \
                                             .smaller =                                                                 \
                                                 "model.num_hidden_layers, model.hidden_size) or data.sequence_length", \
                                             .fields = model##_fields,                                                  \
@@ -452,18 +492,22 @@ static void note_export(const void *sizes, struct dt_text *out)
                                             .canonical_name = canonical_name,                                          \
                                             .tied = TIED,                                                              \
                                             .flatten_config = model##_flatten,                                         \
-                                            .note_export = note_export,                                                \
+                                            .note_export = model##_note,                                               \
                                             .put_config = model##_put};
 
-FAMILY(llama, "LlamaForCausalLM", .biased = true)
-FAMILY(qwen2, "Qwen2ForCausalLM", .qkv_bias = true, .window = WINDOW_LAST)
-FAMILY(qwen3, "Qwen3ForCausalLM", .biased = true, .qk_norm = QK_NORM_HEADS, .head_dim = 128, .window = WINDOW_LAST)
-FAMILY(mistral, "MistralForCausalLM", .window = WINDOW_ALL)
-FAMILY(gemma2, "Gemma2ForCausalLM", .biased = true, .norms = NORM_BOTH, .weight_offset = 1, .head_dim = 256,
-       .window = WINDOW_EVEN, .scaled_embedding = true)
-FAMILY(gemma3_text, "Gemma3ForCausalLM", .biased = true, .norms = NORM_BOTH, .qk_norm = QK_NORM_HEADS,
-       .weight_offset = 1, .head_dim = 256, .window = WINDOW_PATTERN, .local_rope = true, .scaled_embedding = true)
-FAMILY(smollm3, "SmolLM3ForCausalLM", .biased = true, .window = WINDOW_NO_ROPE)
-FAMILY(phi3, "Phi3ForCausalLM", .fused = true, .one_kind = true, .window = WINDOW_ALL, .only_default_rope = true)
-FAMILY(olmo2, "Olmo2ForCausalLM", .biased = true, .norms = NORM_AFTER, .qk_norm = QK_NORM_ALL)
-FAMILY(granite, "GraniteForCausalLM", .biased = true)
+FAMILY(llama, "LlamaForCausalLM", "LlamaForSequenceClassification", .biased = true, .whole_heads = true)
+FAMILY(qwen2, "Qwen2ForCausalLM", "Qwen2ForSequenceClassification", .qkv_bias = true, .window = WINDOW_LAST)
+FAMILY(qwen3, "Qwen3ForCausalLM", "Qwen3ForSequenceClassification", .biased = true, .qk_norm = QK_NORM_HEADS,
+       .head_dim = 128, .window = WINDOW_LAST)
+FAMILY(mistral, "MistralForCausalLM", "MistralForSequenceClassification", .window = WINDOW_ALL)
+FAMILY(gemma2, "Gemma2ForCausalLM", "Gemma2ForSequenceClassification", .whole_heads = true, .biased = true,
+       .norms = NORM_BOTH, .weight_offset = 1, .head_dim = 256, .window = WINDOW_EVEN, .scaled_embedding = true)
+FAMILY(gemma3_text, "Gemma3ForCausalLM", "Gemma3TextForSequenceClassification", .whole_heads = true, .biased = true,
+       .norms = NORM_BOTH, .qk_norm = QK_NORM_HEADS, .weight_offset = 1, .head_dim = 256, .window = WINDOW_PATTERN,
+       .local_rope = true, .scaled_embedding = true)
+FAMILY(smollm3, "SmolLM3ForCausalLM", "SmolLM3ForSequenceClassification", .biased = true, .window = WINDOW_NO_ROPE)
+FAMILY(phi3, "Phi3ForCausalLM", "Phi3ForSequenceClassification", .fused = true, .one_kind = true, .window = WINDOW_ALL,
+       .only_default_rope = true)
+FAMILY(olmo2, "Olmo2ForCausalLM", "Olmo2ForSequenceClassification", .biased = true, .norms = NORM_AFTER,
+       .qk_norm = QK_NORM_ALL)
+FAMILY(granite, "GraniteForCausalLM", "GraniteForSequenceClassification", .biased = true, .only_tokens = true)

@@ -4,6 +4,7 @@
 #define DT_WORKER_MODEL_MODELS_DECODERS_H
 
 #include "base/config.h"
+#include "worker/model/models/sequence_head.h"
 
 struct decoder {
     int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads;
@@ -19,6 +20,7 @@ struct decoder {
     double attention_multiplier, embedding_multiplier, residual_multiplier, logits_scaling;
     int hidden_act, rope_type;
     bool rope_truncate, attention_bias, mlp_bias, tie_word_embeddings, use_sliding_window;
+    struct sequence_head head;
     struct dt_kinds layer_types, no_rope_layers; /* 1: sliding attention; 1: turns */
 };
 

@@ -130,8 +130,10 @@ int decoder_build(const struct decoder_family *f, struct chain *c, struct dt_err
                                  .logit_scale = 1 / or_1(m->logits_scaling),
                                  .logit_cap = m->final_logit_softcapping,
                                  .rule = {.init = INIT_NORMAL, .init_std = m->initializer_range}};
-    c->batch = batch_tokens(c->spec.batch_size, c->spec.sequence_length, m->vocab_size, "vocab_size");
-    if (c->spec.documents) {
+    bool sequences = m->head.task == DECODER_SEQUENCES && !c->spec.hidden;
+    c->batch = sequences ? sequence_head_batch(&c->spec, &m->head, m->vocab_size, m->pad_token_id)
+                         : batch_tokens(c->spec.batch_size, c->spec.sequence_length, m->vocab_size, "vocab_size");
+    if (c->spec.documents && !sequences) {
         batch_add_documents(&c->batch);
     }
     int root = chain_unit(c, "root", ROLE_TRAINED);
@@ -146,14 +148,16 @@ int decoder_build(const struct decoder_family *f, struct chain *c, struct dt_err
             return -1;
         }
     }
-    return chain_add(c, &block_lm_head, root, -1, &head, sizeof head, err);
+    return sequences ? sequence_head_add(c, root, &head, &m->head, err)
+                     : chain_add(c, block_of_head(c), root, -1, &head, sizeof head, err);
 }
 
 double decoder_flops(const struct chain *c)
 {
     const struct decoder *m = c->spec.sizes;
     double products = (double)c->parameter_count;
-    products -= m->tie_word_embeddings ? 0 : (double)(m->vocab_size * m->hidden_size);
+    bool apart = !m->tie_word_embeddings || m->head.task == DECODER_SEQUENCES; /* a table that is only looked up */
+    products -= apart ? (double)(m->vocab_size * m->hidden_size) : 0;
     const struct decoder_layer *layer = c->blocks[1].args;
     return 6.0 * products +
            6.0 * (double)(m->num_hidden_layers * layer->heads * layer->head_size * c->spec.sequence_length);

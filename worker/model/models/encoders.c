@@ -5,6 +5,7 @@
 #include "worker/model/models/encoder_family.h"
 #include "worker/model/models/family_keys.h"
 #include "worker/model/models/rope_section.h"
+#include "worker/model/models/sequence_head.h"
 
 #include "worker/model/model.h"
 
@@ -29,18 +30,12 @@
 /* ---- keys ---- */
 
 static const struct dt_rule types = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
-static const struct dt_rule labels = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
 static const struct dt_rule id = {.type = DT_RULE_INTEGER, .min = 0, .max = 16777216};
 static const struct dt_rule dropout_or_null = {
     .type = DT_RULE_NUMBER, .max = 1, .open_max = true, .null = true, .null_value = -1};
 static const struct dt_rule pooling = {.type = DT_RULE_ENUM, .choices = "cls|mean"};
 static const struct dt_rule task = {.type = DT_RULE_ENUM,
                                     .choices = "sequence_classification|token_classification|masked_lm"};
-
-static const struct dt_rule problem = {.type = DT_RULE_ENUM,
-                                       .choices = "single_label_classification|regression|multi_label_classification",
-                                       .null = true,
-                                       .null_value = PROBLEM_BY_LABELS};
 
 #define AT(member) offsetof(struct encoder, member)
 #define SIZES(vocab, size, hidden, inner_key, inner, layer_key, layer_count, head_key, head_count, positions, act)     \
@@ -54,10 +49,7 @@ static const struct dt_rule problem = {.type = DT_RULE_ENUM,
         {act, "\"gelu\"", "activation of the feed-forward layer", AT(hidden_act), &activation},                        \
         {"initializer_range", "0.02", "standard deviation of initial weights", AT(initializer_range), &from_0},        \
         {"num_labels", "2", "number of classes", AT(num_labels), &labels},                                             \
-        {"problem_type", "null",                                                                                       \
-         "what a sequence gets: a class, num_labels numbers, or several classes; null: "                               \
-         "a number if num_labels is 1, otherwise a class",                                                             \
-         AT(problem_type), &problem},                                                                                  \
+        {"problem_type", "null", PROBLEM_HELP, AT(problem_type), &problem},                                            \
     {                                                                                                                  \
         "task", "\"sequence_classification\"", "what gets a class: each sequence or token; masked_lm: labels are ids", \
             AT(task), &task                                                                                            \
@@ -311,11 +303,6 @@ static int flatten_config(const struct encoder_family *f, cJSON *config, struct 
     return f->modern ? flatten_ropes(config, err) : 0;
 }
 
-static const char *const problem_texts[] = {[PROBLEM_CLASS] = "\"single_label_classification\"",
-                                            [PROBLEM_NUMBERS] = "\"regression\"",
-                                            [PROBLEM_CLASSES] = "\"multi_label_classification\"",
-                                            [PROBLEM_BY_LABELS] = "null"};
-
 static void put_labels(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to)
 {
     family_put_labels(((const struct encoder *)sizes)->num_labels, put, to);
@@ -361,13 +348,11 @@ static bool in_head(const struct encoder_family *f, const char *name)
     return begins_with_one(name, f->heads) || strstr(name, ".pooler.") != NULL;
 }
 
-static const char *const head_keys[] = {"num_labels", "problem_type", "task", NULL};
-
 /* ---- the families ---- */
 
 static const struct encoder_family bert_family = {
     .prefix = "bert.",
-    .heads = {"classifier.", "cls."},
+    .heads = {"classifier.", "cls.", "qa_outputs."},
     BERT_NAMES("bert."),
     .masked = {"cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias",
                "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"},
@@ -381,7 +366,7 @@ static const struct encoder_family bert_family = {
 };
 static const struct encoder_family roberta_family = {
     .prefix = "roberta.",
-    .heads = {"classifier.", "lm_head."},
+    .heads = {"classifier.", "lm_head.", "qa_outputs."},
     BERT_NAMES("roberta."),
     .masked = {"lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder.weight", "lm_head.decoder.bias"},
     .dense = "classifier.dense",
@@ -396,7 +381,7 @@ static const struct encoder_family roberta_family = {
 };
 static const struct encoder_family distilbert_family = {
     .prefix = "distilbert.",
-    .heads = {"pre_classifier.", "classifier.", "vocab_"},
+    .heads = {"pre_classifier.", "classifier.", "vocab_", "qa_outputs."},
     .masked = {"vocab_transform", "vocab_layer_norm", "vocab_projector.bias", "vocab_projector.weight"},
     .tokens = "embeddings.word_embeddings.weight",
     .positions = "embeddings.position_embeddings.weight",
@@ -419,7 +404,7 @@ static const struct encoder_family distilbert_family = {
 };
 static const struct encoder_family modernbert_family = {
     .prefix = "model.",
-    .heads = {"head.", "classifier.", "decoder."},
+    .heads = {"head.", "classifier.", "decoder.", "qa_outputs."},
     .masked = {"head.dense", "head.norm", "decoder.bias", "decoder.weight"},
     .tokens = "embeddings.tok_embeddings.weight",
     .norm = "embeddings.norm",
@@ -475,7 +460,7 @@ static const struct encoder_family modernbert_family = {
                                             .fields = model##_fields,                                                  \
                                             .sizes_bytes = sizeof(struct encoder),                                     \
                                             .dropouts = model##_dropouts,                                              \
-                                            .head_keys = head_keys,                                                    \
+                                            .head_keys = sequence_head_keys,                                           \
                                             .is_head = model##_is_head,                                                \
                                             .put_head = put_labels,                                                    \
                                             .spelled = spelled,                                                        \

@@ -3,6 +3,7 @@
 
 #include "worker/model/blocks/dense.h"
 #include "worker/model/models/family_keys.h"
+#include "worker/model/models/sequence_head.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -19,10 +20,7 @@ enum encoder_problem encoder_problem(const struct encoder *m)
     if (m->task != ENCODER_SEQUENCES) {
         return PROBLEM_CLASS;
     }
-    if (m->problem_type == PROBLEM_BY_LABELS) {
-        return m->num_labels == 1 ? PROBLEM_NUMBERS : PROBLEM_CLASS;
-    }
-    return (enum encoder_problem)m->problem_type;
+    return problem_of(m->problem_type, m->num_labels);
 }
 
 int64_t encoder_longest(const struct encoder_family *f, const struct encoder *m)
@@ -91,22 +89,16 @@ static void add_fields(const struct encoder_family *f, struct chain *c)
     if (f->position_ids) {
         batch_add_positions(&c->batch, m->pad_token_id);
     }
-    const struct batch_field classes = {.name = "labels",
-                                        .type = DT_I32,
-                                        .dims = tokens ? 2 : 1,
-                                        .most = {samples, tokens ? positions : 0},
-                                        .targets = true,
-                                        .value = masked ? "id" : "class",
-                                        .values = masked ? "ids" : "classes",
-                                        .below = masked ? m->vocab_size : m->num_labels,
-                                        .below_key = masked ? "vocab_size" : "num_labels"},
-                             numbers = {.name = "labels",
-                                        .type = DT_F32,
-                                        .dims = m->num_labels > 1 ? 2 : 1,
-                                        .most = {samples, m->num_labels > 1 ? m->num_labels : 0},
-                                        .targets = true,
-                                        .shares = encoder_problem(m) == PROBLEM_CLASSES};
-    c->batch.field[c->batch.count++] = encoder_problem(m) == PROBLEM_CLASS ? classes : numbers;
+    const struct batch_field of_tokens = {.name = "labels",
+                                          .type = DT_I32,
+                                          .dims = 2,
+                                          .most = {samples, positions},
+                                          .targets = true,
+                                          .value = masked ? "id" : "class",
+                                          .values = masked ? "ids" : "classes",
+                                          .below = masked ? m->vocab_size : m->num_labels,
+                                          .below_key = masked ? "vocab_size" : "num_labels"};
+    c->batch.field[c->batch.count++] = tokens ? of_tokens : sequence_labels(samples, m->num_labels, encoder_problem(m));
 }
 
 static int add_embeddings(const struct encoder_family *f, struct chain *c, int root, struct dt_error *err)
@@ -172,9 +164,24 @@ static double class_dropout(const struct encoder_family *f, const struct encoder
     return own ? m->classifier_dropout : m->hidden_dropout;
 }
 
+/* What stands in a head's place where hidden states are asked for. */
+static int add_hidden(const struct encoder_family *f, struct chain *c, int root, struct dt_error *err)
+{
+    const struct encoder *m = c->spec.sizes;
+    const struct lm_head last = {.norm_weight = f->modern ? "model.final_norm.weight" : NULL,
+                                 .norm_bias = f->modern && m->norm_bias ? "model.final_norm.bias" : NULL,
+                                 .centred = true,
+                                 .channels = m->hidden_size,
+                                 .norm_epsilon = epsilon_of(f, m)};
+    return chain_add(c, &block_hidden, root, -1, &last, sizeof last, err);
+}
+
 static int add_head(const struct encoder_family *f, struct chain *c, int root, struct dt_error *err)
 {
     const struct encoder *m = c->spec.sizes;
+    if (c->spec.hidden) {
+        return add_hidden(f, c, root, err);
+    }
     bool tokens = m->task == ENCODER_TOKENS, masked = m->task == ENCODER_MASKED;
     const struct pooler pooler = {.norm = f->modern ? "model.final_norm" : NULL,
                                   .norm_bias = m->norm_bias,

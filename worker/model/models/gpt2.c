@@ -113,7 +113,7 @@ static int build(struct chain *c, struct dt_error *err)
             return -1;
         }
     }
-    return chain_add(c, &block_lm_head, root, -1, &head, sizeof head, err);
+    return chain_add(c, block_of_head(c), root, -1, &head, sizeof head, err);
 }
 
 /* Ignores the buffers of old files, attn.bias and attn.masked_bias. Files of the model without its head

@@ -133,6 +133,7 @@ static int build(struct chain *c, struct dt_error *err)
                                  .rule = linear_begins(m, m->hidden_size).weight};
     c->batch = batch_tokens(c->spec.batch_size, c->spec.sequence_length, m->vocab_size, "vocab_size");
     c->batch.field[batch_targets(&c->batch)].shifted = m->shift_labels;
+    c->batch.field[batch_find(&c->batch, "input_ids")].causal = m->causal;
     int root = chain_unit(c, "root", ROLE_TRAINED);
     if (chain_add(c, &block_embed, root, -1, &embed, sizeof embed, err) != 0) {
         return -1;
@@ -144,7 +145,7 @@ static int build(struct chain *c, struct dt_error *err)
             return -1;
         }
     }
-    return chain_add(c, &block_lm_head, root, -1, &head, sizeof head, err);
+    return chain_add(c, block_of_head(c), root, -1, &head, sizeof head, err);
 }
 
 /* 6 operations per weight of a product, and attention's, of which a causal one computes half. */
@@ -188,5 +189,6 @@ const struct model_ops model_mha_gpt = {.name = "mha-gpt",
                                         .build = build,
                                         .flops = flops,
                                         .canonical_name = canonical_name,
+                                        .tied = {.head = "head.weight"},
                                         .check_config = check_config,
                                         .put_config = put_config};

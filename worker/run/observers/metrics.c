@@ -127,6 +127,7 @@ void observer_add_evaluation(struct dt_text *t, const struct report *r)
     set_number(t, set, "accuracy", c->accuracy);
     set_number_if_known(t, set, "accuracy_top5", c->top5);
     set_number(t, set, "f1_macro", c->f1_macro);
+    set_number_if_known(t, set, "f1_micro", c->f1_micro);
     dt_text_printf(t, ", \"val_%s%sf1\": [", set != NULL ? set : "", set != NULL ? "_" : "");
     for (int64_t k = 0; k < c->classes; k++) {
         dt_text_printf(t, "%s%.9g", k > 0 ? ", " : "", c->f1[k]);
