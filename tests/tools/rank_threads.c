@@ -21,7 +21,7 @@ static const char *option(int argc, char **argv, const char *name)
 int main(int argc, char **argv)
 {
     int ranks = argc > 2 ? atoi(argv[2]) : 0;
-    const char *hosts = option(argc, argv, "hosts");
+    const char *hosts = option(argc, argv, "hosts"), *device = option(argc, argv, "device");
     if (ranks < 1 || ranks > RANKS_MAX || (hosts != NULL && strlen(hosts) != (size_t)ranks)) {
         fprintf(stderr, "rank_threads JOB RANKS [device=NAME] [hosts=aab]\n");
         return 2;
@@ -37,8 +37,9 @@ int main(int argc, char **argv)
         return 2;
     }
     static struct ranks_outcome out;
+    device = device == NULL && job.precision.compute == DT_F64 ? "twin64" : device;
     struct ranks_options o = {
-        .device = option(argc, argv, "device"), .hosts = hosts, .files = job.checkpointing.save_every_n_steps > 0};
+        .device = device, .hosts = hosts, .files = job.checkpointing.save_every_n_steps > 0};
     ranks_train(&job, ranks, &o, &out);
     int failed = 0;
     for (int r = 0; r < ranks; r++) {

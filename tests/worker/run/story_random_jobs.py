@@ -1,5 +1,5 @@
 # covers: worker/run worker/engine worker/checkpoints worker/job
-"""Jobs that are drawn (tests/lib/random_jobs.py), each run under two settings that must give the same bits, or be refused in words that name a key:
+"""Jobs that are drawn (tests/lib/random_jobs.py, random_runs.py), each run under two settings that must give the same bits, or be refused in words that name a key:
 strategies and their knobs, recomputing, offload, buckets, devices, hosts, saves, kills, full disks, and going on elsewhere.
 DTRUN_RANDOM_JOBS=N jobs (default about 20 s; 2000 in the full tier, with seeds from DTRUN_SEED, which a failure prints).
 run: timeout 900
@@ -11,6 +11,7 @@ import random
 
 import pytest
 import random_jobs
+import random_runs
 import support
 
 COUNT = int(os.environ.get("DTRUN_RANDOM_JOBS", "6" if os.environ.get("SAN") else "32"))
@@ -32,9 +33,9 @@ def place(tmp_path_factory):
 def check(trial, place):
     if trial["kind"] == "full" and os.geteuid() != 0:
         return "left out"
-    wrong, ended = random_jobs.attempt(trial, place)
+    wrong, ended = random_runs.attempt(trial, place)
     if wrong:
-        small, now = random_jobs.shrink(trial, place)
+        small, now = random_runs.shrink(trial, place)
         pytest.fail(f"seed {trial.get('seed')}: {wrong}\nsmallest: {json.dumps(small)}\n{now}")
     return ended
 
