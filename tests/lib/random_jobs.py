@@ -189,7 +189,7 @@ def draw_precision(r, job):
         job["loss_scaling"] = {"algorithm": r.choice(["torch", "deepspeed"]), "initial_scale_power": r.choice([8, 16, 30])}
     if kind == "32-true" and r.random() < 0.15:
         job["mixed_precision"] = {"reduce_dtype": r.choice(["bf16", "fp16"])}
-    if kind in ("bf16-mixed", "16-mixed") and r.random() < 0.3:
+    if kind in ("bf16-mixed", "16-mixed", "64-true") and r.random() < 0.3:
         job["mixed_precision"] = {"reduce_dtype": "fp32"}
     elif kind != "32-true" and kind != "64-true" and r.random() < 0.2:
         t["grad_accum_dtype"] = "bf16" if kind.startswith("bf16") else "fp16"

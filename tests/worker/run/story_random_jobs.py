@@ -42,7 +42,7 @@ def check(trial, place):
 
 @pytest.mark.parametrize("trial", KNOWN, ids=lambda t: t["was"][:60])
 def test_what_was_wrong_once(place, trial):
-    assert check(trial, place) == trial.get("ends", "done")
+    assert check(trial, place).startswith(trial.get("ends", "done"))
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
