@@ -464,20 +464,14 @@ def draw(seed):
         return trial
     trial["left"] = draw_side(r, job, ranks, sync, plain=True, mesh=mesh, whole=whole)
     trial["right"] = draw_side(r, job, ranks, sync, mesh=mesh, whole=whole)
-    if whole:  # buckets are the hook's business where it compresses them as a whole
-        for side in (trial["left"], trial["right"]):
-            if job["ddp"].get("comm_hook") == "batched_power_sgd":
-                side.pop("ddp", None)
     if kind in GOES_ON:
         job["checkpointing"]["save_every_n_steps"] = r.choice([1, 2])
-        trial["right"].get("checkpointing", {}).pop("keep_last_n", None)
-    if kind == "cut":  # both go on with the same other number of ranks, under two strategies
+        for key in ("keep_last_n", *(["skip_when_saving"] if kind == "cut" else [])):
+            trial["right"].get("checkpointing", {}).pop(key, None)
+    if kind == "cut":  # both have the same checkpoints, and go on with the same other number of ranks, under two strategies
         others = ranks if whole or r.random() < 0.4 else r.choice([1, 2, 3, 4])
         trial["left_on"] = draw_side(r, job, others, sync, plain=True, whole=whole)
         trial["right_on"] = draw_side(r, job, others, sync, whole=whole)
-        if whole and job["ddp"].get("comm_hook") == "batched_power_sgd":
-            for side in (trial["left_on"], trial["right_on"]):
-                side.pop("ddp", None)
         trial["at"] = r.choice([1, 2, 3, 4])
     if kind == "evaluated":
         trial["right"] = draw_side(r, job, ranks_of, sync, whole=whole)
@@ -487,10 +481,12 @@ def draw(seed):
         trial["room"] = round(r.uniform(0.6, 4), 2)
     if kind in ("stopped", "crashed", "full"):
         trial["right_on"] = draw_side(r, job, ranks, sync, whole=whole)
-        if whole and job["ddp"].get("comm_hook") == "batched_power_sgd":
-            trial["right_on"].pop("ddp", None)
     if kind == "threads":
         make_threads(r, job, trial["right"], ranks)
+    if job.get("ddp", {}).get("comm_hook") == "batched_power_sgd":  # it compresses a bucket as a whole, so buckets are not a side's
+        for name in ("left", "right", "left_on", "right_on"):
+            for section in ("ddp", "fsdp"):
+                trial.get(name, {}).pop(section, None)
     if kind in ("stopped", "killed", "crashed"):
         trial["moments"] = [round(r.uniform(0, 0.25), 3) for _ in range(r.choice([1, 1, 2]))]
     return trial
