@@ -422,7 +422,7 @@ def draw_hook(r, job, ranks):
             job["ddp"].update({"bucket_cap_mb": r.choice([0.003, 25]), "first_bucket_mb": 0.003})
     if hook == "post_local_sgd":
         job["local_sgd"] = {"period": r.choice([1, 2, 3]), "group_size": r.choice(divisors(ranks)), "warmup_steps": r.choice([0, 2])}
-    elif "compress" not in hook and r.random() < 0.3 and not job["training"]["precision"].startswith("16"):
+    elif hook != "local_sgd" and "compress" not in hook and r.random() < 0.3 and not job["training"]["precision"].startswith("16"):
         job["ddp"]["comm_wrapper"] = "bf16_compress"
 
 
