@@ -228,6 +228,8 @@ def draw_job(r):
     if r.random() < 0.3:
         del t["max_steps"]
         t["num_epochs"] = r.choice([1, 2, 0.5]) if job["data"]["train"] != "@large.bin" else 0.05
+    elif "sequence_length" in job["data"] and r.random() < 0.1:
+        t["max_tokens"] = t.pop("max_steps") * job["data"]["sequence_length"] * r.choice([2, 7])
     t["max_grad_norm"] = r.choice([0, 0.3, 1])
     if r.random() < 0.15:
         del t["max_grad_norm"]
@@ -247,7 +249,7 @@ def draw_job(r):
     if r.random() < 0.25:
         t.setdefault("eval_every_n_steps", r.choice([1, 2, 3]))
         t["eval_batches"] = r.choice([0, 1, 2])
-    elif r.random() < 0.1:
+    elif r.random() < 0.1 and "eval_every_n_steps" not in t:
         t["eval_every_n_epochs"] = r.choice([0.1, 0.25, 1])
     if r.random() < 0.1:
         job["checkpointing"]["save_every_n_epochs"] = r.choice([0.1, 0.3, 1])
@@ -392,6 +394,9 @@ def draw_side(r, job, ranks, sync, plain=False, mesh=None, whole=False):
         side["training"]["threads"] = r.choice([2, 3])
     if r.random() < 0.2 and not local_training(job):
         side["training"]["check_replicas_every_n_steps"] = r.choice([1, 2])
+    if r.random() < 0.1 and "_" not in strategy and strategy != "local_sgd":  # a row that the job registers
+        own = {"base": strategy, "description": "drawn", **{k: side.pop(k) for k in ("fsdp", "ddp") if k in side}}
+        side["strategies"], side["training"]["strategy"] = {"drawn": own}, "drawn"
     if r.random() < 0.15:
         side["logging"] = r.choice([{"csv": True}, {"timeline_steps": [2, 2]}])
     if job["model"]["name"] in ("gpt2", "llama") and r.random() < 0.15 and not local_training(job):
@@ -509,7 +514,7 @@ def make_near(r, trial):
     job, total = trial["job"], r.choice([4, 6, 8, 12])
     t = job["training"]
     t.update({"precision": r.choice(["32-true", "64-true"]), "loss_normalization": "global_tokens", "max_steps": r.choice([3, 4, 5])})
-    for key in ("num_epochs", "uneven_inputs", "divide_by_initial_world_size", "limit_train_batches", "partial_accumulation", "optimizer_state_dtype", "overfit_batches", "eval_batches",
+    for key in ("num_epochs", "max_tokens", "uneven_inputs", "divide_by_initial_world_size", "limit_train_batches", "partial_accumulation", "optimizer_state_dtype", "overfit_batches", "eval_batches",
                 "grad_accum_dtype", "gradient_accumulation_steps", "skip_update_lossz", "skip_update_gradz", "loss_guard_factor", "loss_guard_window",
                 "loss_guard_action", "loss_guard_rollbacks", "gradient_clip_algorithm", "gradient_clip_value"):
         t.pop(key, None)
