@@ -38,7 +38,10 @@ def generated(point, job):
 
 @pytest.mark.parametrize("ranks, strategy, sets", [
     (1, "auto", []), (2, "ddp", []), (2, "full_shard", [BF16]), (3, "full_shard", []), (3, "zero1", [BF16]),
-    (2, "hybrid_shard", [BF16, "fsdp.device_mesh=[2,1]"])])
+    (2, "hybrid_shard", [BF16, "fsdp.device_mesh=[2,1]"]),
+    # units that are not those of the model, and elements of 8 bytes
+    (2, "ddp", ['training.freeze=["*h.0*"]']), (3, "zero3", ['training.freeze=["*.bias"]', "fsdp.param_persistence_threshold=40", BF16]),
+    (2, "full_shard", ["fsdp.auto_wrap_policy=none", "training.precision=64-true"])])
 def test_as_generated(place, tmp_path, ranks, strategy, sets):
     folder, job = place
     sets = [f"training.strategy={strategy}", *sets]
