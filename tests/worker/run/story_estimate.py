@@ -79,8 +79,11 @@ def test_wrong_options(job, options, words):
     assert len(p.stderr.splitlines()) == 1
 
 
+LARGE = [x for o in ("model.n_layer=4", "model.n_embd=1024", "model.n_head=16") for x in ("--set", o)]
+
+
 def plans(job, gpus, *options, strategies="all"):
-    p = train("--json", job, "--gpus", gpus, "--strategy", strategies, *options)
+    p = train("--json", job, "--gpus", gpus, "--strategy", strategies, *LARGE, *options)
     assert p.returncode == 0, p.stderr
     return {x["strategy"]: x for x in json.loads(p.stdout)["strategies"]}
 
@@ -101,12 +104,16 @@ def test_names_that_offload(job):
     assert list(lines) == ["zero3", "zero3_offload", "deepspeed_stage_3_offload"]
     own = plans(job, 1, "--mode", "zero3", "--set", "offload.optimizer=cpu", "--set", "offload.parameters=cpu", strategies="zero3")
     assert lines["zero3"]["bytes"] > own["zero3"]["bytes"] == lines["zero3_offload"]["bytes"] == lines["deepspeed_stage_3_offload"]["bytes"]
+    assert lines["zero3"]["host_bytes"] == 0 < own["zero3"]["host_bytes"] == lines["zero3_offload"]["host_bytes"]
+    assert lines["zero3_offload"]["step_s"] > lines["zero3"]["step_s"] + own["zero3"]["host_bytes"] / 60e9  # it comes in, at a link's rate
+    table = train(job, "--gpus", 8, "--strategy", "zero3,deepspeed_stage_3_offload_nvme", "--mode", "zero3").stdout
+    assert "of the host's memory for each GPU" in table
 
 
 @pytest.mark.parametrize("names", ["", ",", "none", "ddp,none"])
 def test_no_strategy(job, names):
     p = train(job, "--gpus", 8, "--strategy", names)
-    assert p.returncode == 2 and "--strategy" in p.stderr or "unknown strategy" in p.stderr
+    assert p.returncode == 2 and ("--strategy" in p.stderr or "unknown strategy" in p.stderr)
     assert p.stdout == ""
 
 
