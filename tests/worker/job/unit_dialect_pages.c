@@ -34,6 +34,19 @@ static void test_deepspeed(void **state)
             "LRRangeTest and OneCycle; write one of them, or remove the block and write training.lr_scheduler_type\n");
 }
 
+/* A name that nobody knows, longer than any line. */
+static void test_long_name(void **state)
+{
+    (void)state;
+    char text[4096], longest[2049] = {0};
+    memset(longest, 'k', sizeof longest - 1);
+    (void)snprintf(text, sizeof text, "{\"train_batch_size\": 4, \"%s\": 1}", longest);
+    longest[120] = 0;
+    char inert[256];
+    (void)snprintf(inert, sizeof inert, "%s... (DeepSpeed ignores it, too)", longest);
+    same_job("ds.json", text, 1, "{\"training\": {\"batch_size_per_gpu\": 4, \"max_grad_norm\": 0}}", inert);
+}
+
 /* Comments as hjson has them, by which DeepSpeed reads its files. */
 static void test_comments(void **state)
 {
@@ -227,11 +240,11 @@ static void test_missing_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_deepspeed),     cmocka_unit_test(test_comments),
-        cmocka_unit_test(test_accelerate),    cmocka_unit_test(test_transformers),
-        cmocka_unit_test(test_fsdp_strategy), cmocka_unit_test(test_other_strategies),
-        cmocka_unit_test(test_limits),        cmocka_unit_test(test_two_of_one_system),
-        cmocka_unit_test(test_missing_file),
+        cmocka_unit_test(test_deepspeed),         cmocka_unit_test(test_comments),
+        cmocka_unit_test(test_long_name),         cmocka_unit_test(test_accelerate),
+        cmocka_unit_test(test_transformers),      cmocka_unit_test(test_fsdp_strategy),
+        cmocka_unit_test(test_other_strategies),  cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_two_of_one_system), cmocka_unit_test(test_missing_file),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

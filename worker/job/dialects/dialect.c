@@ -202,7 +202,13 @@ void dialect_wrong(struct dialect_use *u, const char *path, const char *give)
 
 void dialect_inert(struct dialect_use *u, const char *path, const char *why)
 {
-    dt_text_printf(u->inert, "%s%s", u->inert->size == 0 ? "" : u->converts ? "\n" : ", ", dt_config_name(u->c, path));
+    enum { LONGEST = 120 }; /* a key of a file may be as long as it likes */
+    const char *name = dt_config_name(u->c, path);
+    dt_text_printf(u->inert, "%s%.*s%s",
+                   u->inert->size == 0 ? ""
+                   : u->converts       ? "\n"
+                                       : ", ",
+                   LONGEST, name, strlen(name) > LONGEST ? "..." : "");
     dt_text_puts(u->inert, why != NULL ? " (" : "");
     for (const char *p = why != NULL ? why : ""; *p != 0; p++) { /* without Markdown */
         dt_text_add(u->inert, p, *p != '`');
