@@ -169,6 +169,8 @@ static const struct dialect_rule block_rules[] = {
     WORDS("state_dict_type", NULL,
           "FULL_STATE_DICT=|SHARDED_STATE_DICT=|LOCAL_STATE_DICT=!its slices load on one number of ranks only; write "
           "SHARDED_STATE_DICT|full=|sharded=|1=|2=!its slices load on one number of ranks only; write 3|3="),
+    REFUSE("ignored_modules", "every layer is a unit; remove it"),
+    REFUSE("ignored_states", "every layer is a unit; remove it"),
     SILENT("sync_module_states", ONE_READS),
     SILENT("cpu_ram_efficient_loading", ONE_READS),
     SILENT("use_orig_params", "names are always those of the model"),

@@ -190,16 +190,12 @@ static void mixed_precision(struct dialect_use *u, const struct dialect_rule *r,
     }
 }
 
-#define ALL_LAYERS "every layer is a unit; remove it"
-
 static const struct dialect_rule fsdp_rules[] = {
     FUNCTION("activation_checkpointing_policy", "activation_checkpointing.enabled", lightning_recompute,
              "`activation_checkpointing.enabled`: a list of classes is true, and must name the model's layer"),
     FUNCTION("mixed_precision", "training.precision", mixed_precision,
              "`training.precision` by param_dtype, `mixed_precision.reduce_dtype`, `mixed_precision.buffer_dtype`"),
     MOVE("device_mesh", "fsdp.device_mesh"),
-    REFUSE("ignored_modules", ALL_LAYERS),
-    REFUSE("ignored_states", ALL_LAYERS),
     INERT("process_group_backend", BACKEND),
     FUNCTION("timeout", "training.collective_timeout", timeout, "`training.collective_timeout`, in seconds"),
     SILENT("param_init_fn", PYTHON),
