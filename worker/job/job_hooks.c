@@ -125,7 +125,7 @@ void job_check_hooks(struct job *job, struct dt_config *c)
     job->ddp.comm_wrapper = plain_word(job->ddp.comm_wrapper);
     const char *name = job->ddp.comm_hook, *wrap = job->ddp.comm_wrapper;
     const char *key = name != NULL ? "ddp.comm_hook" : wrap != NULL ? "ddp.comm_wrapper" : NULL;
-    if (key != NULL && (local || job_strategy_slices(strategy) != SLICES_NOTHING)) {
+    if (key != NULL && (local || job_strategy(strategy).slices != SLICES_NOTHING)) {
         dt_config_problem(c, key, "goes with ddp, zero0 and no_shard, and training.strategy is %s; remove %s", strategy,
                           local ? "it, or write ddp with post_local_sgd" : "it, or write ddp");
     } else if ((key != NULL || local) && job->training.accumulate_sync == SYNC_EVERY_MICRO_STEP) {

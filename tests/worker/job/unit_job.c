@@ -1056,7 +1056,7 @@ static void test_wrong_accept(void **state)
         {"training.threads", "training.threads may always differ from a checkpoint's; remove it"},
         {"xyz", "xyz: is no key that a checkpoint is compared by; see dtrun-train(1)"},
         {"a,,b", "is \"a,,b\"; give a list of names, or null"},
-        {"[1]", "is a list; give a list of names, or null"},
+        {"[1]", "is [1]; give a list of names, or null"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char set[128], expected[256];

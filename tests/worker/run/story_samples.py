@@ -106,7 +106,7 @@ def test_on_a_gpu(place, tmp_path, ranks, strategy, sets):
     (["generation.prompt=null", "generation.prompt_ids=null"], "logging.sample_every_n_steps: no prompt; give generation.prompt or generation.prompt_ids"),
     (["generation.prompt_ids=5,300"], "logging.sample_every_n_steps: prompt 3 has id 300; the model knows 0 to 255"),
     (["generation.prompt_ids=5,,3"], "generation.prompt_ids: an id is missing behind 5, between two commas"),
-    (["generation.prompt=[]"], "generation.prompt: is a list; give a string that is not empty, or a list of such strings, or null")])
+    (["generation.prompt=[]"], "generation.prompt: is []; give a string that is not empty, or a list of such strings, or null")])
 def test_refused(place, sets, said):
     refuse(place[1], sets, said)
 
