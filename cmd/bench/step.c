@@ -1,6 +1,6 @@
 /* Writes random samples and a job to a temporary folder, runs dtrun on it and reads the run's
- * metrics.jsonl: what is measured is what a user gets. Ours and the peer's runs alternate, the
- * median of all runs counts. The peer is PyTorch as it is or compiled, whichever is faster. */
+ * metrics.jsonl: what is measured is what a user gets. Runs of all cases, and those of the peer,
+ * alternate, and medians count. The peer is PyTorch as it is or compiled, whichever is faster. */
 #include "cmd/bench/step.h"
 
 #include "base/bench.h"
@@ -16,7 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_RUNS = 21, WARMUP = 3 };
+enum { MAX_RUNS = 21, MAX_CASES = 64, WARMUP = 3 };
+enum { OURS, EAGER, COMPILED, WAYS };
 
 /* One case: what is run, by whom it is measured. */
 struct variant {
@@ -24,6 +25,8 @@ struct variant {
     const char *strategy, *dtype;  /* fp32, bf16 */
     long ranks, threads, steps;
     const char *folder, *dtrun, *size, *script; /* script: null without a peer */
+    double rates[WAYS][MAX_RUNS], mibs[WAYS][MAX_RUNS];
+    size_t counts[WAYS];
 };
 
 struct figures { /* of one run; 0: not measured, negative: it failed */
@@ -113,27 +116,28 @@ static struct figures run_peer(const struct variant *v, bool compiled)
     return f;
 }
 
-static int run_case(const struct variant *v, long repeats)
+/* One run of each way. 0, or 1 if ours failed. */
+static int run_once(struct variant *v)
 {
-    enum { OURS, EAGER, COMPILED, WAYS };
-    double rate[WAYS][MAX_RUNS], mib[WAYS][MAX_RUNS];
-    size_t count[WAYS] = {0};
-    for (long r = 0; r < repeats; r++) {
-        for (int way = OURS; way < WAYS; way++) {
-            struct figures f = way == OURS ? run_ours(v) : run_peer(v, way == COMPILED);
-            if (way == OURS && f.rate <= 0) {
-                (void)fprintf(stderr, "bench step: %s on %ld ranks failed; try: %s --nproc_per_node=%ld train JOB\n",
-                              v->strategy, v->ranks, v->dtrun, v->ranks);
-                return 1;
-            }
-            if (f.rate > 0) {
-                rate[way][count[way]] = f.rate;
-                mib[way][count[way]++] = f.mib;
-            }
+    for (int way = OURS; way < WAYS; way++) {
+        struct figures f = way == OURS ? run_ours(v) : run_peer(v, way == COMPILED);
+        if (way == OURS && f.rate <= 0) {
+            (void)fprintf(stderr, "bench step: %s on %ld ranks failed; try: %s --nproc_per_node=%ld train JOB\n",
+                          v->strategy, v->ranks, v->dtrun, v->ranks);
+            return 1;
+        }
+        if (f.rate > 0) {
+            v->rates[way][v->counts[way]] = f.rate;
+            v->mibs[way][v->counts[way]++] = f.mib;
         }
     }
-    double eager = dt_bench_median(rate[EAGER], count[EAGER]),
-           compiled = dt_bench_median(rate[COMPILED], count[COMPILED]);
+    return 0;
+}
+
+static void print_case(struct variant *v)
+{
+    double eager = dt_bench_median(v->rates[EAGER], v->counts[EAGER]),
+           compiled = dt_bench_median(v->rates[COMPILED], v->counts[COMPILED]);
     int peer = compiled > eager ? COMPILED : EAGER;
     char *name = dt_format("%s %s %s, %s, %ld rank%s, %ld thread%s each", v->model != NULL ? v->model->name : "gpt2",
                            v->model != NULL ? v->model->peer_size : v->size, v->dtype, v->strategy, v->ranks,
@@ -144,14 +148,13 @@ static int run_case(const struct variant *v, long repeats)
                               .unit = v->model != NULL ? v->model->unit : "tokens/s",
                               .peer = peer == COMPILED ? compiled : eager,
                               .peer_name = peer == COMPILED ? "PyTorch, compiled" : "PyTorch"};
-    dt_bench_print(&c, rate[OURS], (size_t)repeats);
+    dt_bench_print(&c, v->rates[OURS], v->counts[OURS]);
     c.name = memory;
     c.unit = "MiB";
-    c.peer = dt_bench_median(mib[peer], count[peer]);
-    dt_bench_print(&c, mib[OURS], (size_t)repeats);
+    c.peer = dt_bench_median(v->mibs[peer], v->counts[peer]);
+    dt_bench_print(&c, v->mibs[OURS], v->counts[OURS]);
     free(memory);
     free(name);
-    return 0;
 }
 
 int bench_step(int argc, char **argv)
@@ -196,29 +199,40 @@ int bench_step(int argc, char **argv)
     if (code != 0) {
         (void)fprintf(stderr, "bench step: %s\n", err.text);
     }
-    for (long n = ranks > 0 ? ranks : 1; n <= (ranks > 0 ? ranks : 2) && code == 0; n++) {
-        char *copy = dt_strdup(list != NULL ? list
-                               : n == 1     ? "single_device"
-                                            : "ddp,zero1,zero2,full_shard"),
-             *rest = copy;
-        for (char *word; code == 0 && (word = strsep(&rest, ",")) != NULL;) {
-            const char *const both[] = {"fp32", "bf16"};
-            for (int i = 0; i < 2 && code == 0; i++) {
-                struct variant v = {.model = model,
-                                    .strategy = word,
-                                    .dtype = both[i],
-                                    .ranks = n,
-                                    .threads = threads,
-                                    .steps = steps,
-                                    .folder = folder,
-                                    .dtrun = dtrun,
-                                    .size = size,
-                                    .script = peer ? script : NULL};
-                code = dtype == NULL || strcmp(dtype, both[i]) == 0 ? run_case(&v, repeats) : 0;
+    struct variant *cases = dt_alloc(MAX_CASES * sizeof *cases);
+    char *lists[2] = {NULL, NULL};
+    size_t count = 0;
+    for (long n = ranks > 0 ? ranks : 1; n <= (ranks > 0 ? ranks : 2); n++) {
+        const char *usual = n == 1 ? "single_device" : "ddp,zero1,zero2,full_shard", *const both[] = {"fp32", "bf16"};
+        char *rest = lists[ranks > 0 ? 0 : n - 1] = dt_strdup(list != NULL ? list : usual);
+        for (char *word; (word = strsep(&rest, ",")) != NULL;) {
+            for (int i = 0; i < 2 && count < MAX_CASES; i++) {
+                if (dtype == NULL || strcmp(dtype, both[i]) == 0) {
+                    cases[count++] = (struct variant){.model = model,
+                                                      .strategy = word,
+                                                      .dtype = both[i],
+                                                      .ranks = n,
+                                                      .threads = threads,
+                                                      .steps = steps,
+                                                      .folder = folder,
+                                                      .dtrun = dtrun,
+                                                      .size = size,
+                                                      .script = peer ? script : NULL};
+                }
             }
         }
-        free(copy);
     }
+    for (long r = 0; r < repeats && code == 0; r++) {
+        for (size_t i = 0; i < count && code == 0; i++) {
+            code = run_once(&cases[i]);
+        }
+    }
+    for (size_t i = 0; i < count && code == 0; i++) {
+        print_case(&cases[i]);
+    }
+    free(lists[0]);
+    free(lists[1]);
+    free(cases);
     (void)dt_file_remove_tree(folder, NULL);
     free(dtrun);
     return code;
