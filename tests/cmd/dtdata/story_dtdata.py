@@ -332,6 +332,25 @@ def test_a_script_in_the_background_is_not_interrupted(tmp_path):
     assert p.wait(timeout=60) == 0
 
 
+def test_inspect_foreign_shards(tmp_path):
+    """Shards of others, which say nothing of tokenizer and documents: llm.c's, where an end stands before each, and nanoGPT's."""
+    ids = b"\0ab\0\0cd"
+    wide = struct.pack(f"<{len(ids)}H", *ids)
+    (tmp_path / "l.bin").write_bytes(struct.pack("<3i", 20240520, 1, len(ids)) + bytes(1012) + wide)
+    (tmp_path / "n.bin").write_bytes(wide)
+    for name, options in ("l", ()), ("n", ("--format", "nanogpt")):
+        out, _ = dtdata("inspect", "--tokenizer", "bytes", "--samples", 3, *options, tmp_path / f"{name}.bin")
+        assert out.splitlines()[3:] == ["  document 1, ids 1 to 2: ab", "  document 2, ids 4 to 3: ", "  document 3, ids 5 to 6, not ended in this shard: cd"]
+        out, _ = dtdata("inspect", *options, tmp_path / f"{name}.bin")
+        assert "text 1, ids 0 to 6, not ended in this shard: 0 97 98 0 0 99 100\n" in out
+    _, err = dtdata("inspect", "--end", "x", tmp_path / "l.bin", code=1)
+    assert err == f"dtdata: {tmp_path}/l.bin: --end x: its tokenizer is not known; give --tokenizer\n"
+    _, err = dtdata("inspect", "--end", "x", "--tokenizer", "bytes", tmp_path / "l.bin", code=1)
+    assert err == "dtdata: x: bytes end documents with 0\n"
+    _, err = dtdata("inspect", "--format", "x", tmp_path / "l.bin", code=2)
+    assert "give nanogpt (ids without a header) or auto" in err
+
+
 def test_inspect_finds_damage(tmp_path):
     (tmp_path / "t").write_bytes(b"some text")
     dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "t")
