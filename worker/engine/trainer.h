@@ -180,6 +180,8 @@ struct trainer_stepper {
     struct pace_clock pace;
     int64_t met, met_whole; /* local SGD: after which step weights were averaged; and the optimizer's state */
     bool pace_due;          /* a block of the clock is complete and travels with the next step */
+    _Atomic bool copying;   /* a save copies what updates change: the next update waits for its end */
+    double copy_wait_s;     /* for how long it did */
 };
 
 /* Checkpoints. trainer_save.c, trainer_resume.c, trainer_origin.c */
@@ -349,6 +351,9 @@ void trainer_meet(struct trainer *t);
 int trainer_gradient_broken(struct trainer *t, const char *what, const char *advice, struct dt_error *err);
 /* The host waits for an event; meanwhile it looks at peers, orders and the clock. */
 int trainer_wait(struct trainer *t, struct dt_event *event, const char *what, struct dt_error *err);
+/* Waits on the host while a save copies weights and the optimizer's state (stepper.copying). Whoever enqueues work that
+ * changes them calls it before. */
+void trainer_await_copy(struct trainer *t);
 /* For a host that waits since begin_s: looks at peers, orders and the clock. */
 int trainer_look(struct trainer *t, const char *what, double begin_s, struct dt_error *err);
 /* With no step in. Mean loss per target over a set of data.val, every sample once; NaN where there is no

@@ -26,6 +26,7 @@
 enum { MARK_SHIFT = 16, MARK_MASK = 0xffff, MARK_ROUND = 0xfffff };
 /* Of a device with memory of its own, how many blocks of backward have one mark: each is a kernel. */
 enum { MARK_BLOCKS = 4 };
+#define COPY_LOOK_S 0.0002
 
 /* ---- signs of life, in stream order ---- */
 
@@ -359,10 +360,21 @@ static double computed(const struct trainer *t, const struct trainer_feed *f)
 
 /* ---- the step ---- */
 
+void trainer_await_copy(struct trainer *t)
+{
+    double begin_s = dt_now_s();
+    while (atomic_load(&t->stepper.copying)) {
+        dt_page_pulse(t->world->page);
+        dt_sleep_s(COPY_LOOK_S);
+        t->stepper.copy_wait_s = dt_now_s() - begin_s;
+    }
+}
+
 /* The update, and what follows it. */
 static void update(struct trainer *t, struct trainer_pending *p)
 {
     struct world *w = t->world;
+    trainer_await_copy(t);
     if (!p->blank && !p->skipped) { /* or weight decay and old moments would move weights of which the step
                                      * says nothing */
         int span = timeline_begin(t->stepper.timeline, TIMELINE_COMPUTE, w->compute, "optimizer", NULL);

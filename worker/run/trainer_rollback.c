@@ -17,6 +17,7 @@ int trainer_roll_back(struct trainer *t, struct dt_error *err)
                       step);
         return 0;
     }
+    trainer_await_copy(t);
     if (trainer_settle(t, "rollback", err) != 0 || trainer_load_state(t, path, &samples, err) != 0) {
         return -1;
     }

@@ -1,5 +1,12 @@
-/* Saves beside training (checkpointing.beside): training stands still while this rank's slices are copied
- * to host memory. A thread then writes them and agrees with the other ranks', while steps go on. */
+/* Saves beside training (checkpointing.beside): a thread copies this rank's slices to host memory, writes them and
+ * agrees with the other ranks', while steps go on:
+ *
+ *   training   | small copies | forward | backward | waits for "copied" | update | forward ...
+ *   the thread |              | weights, optimizer's state  -> copied   | writes, agrees ...
+ *
+ * What an update alone changes is copied by the thread, on a stream of its own. Buffers and the state of a
+ * communication hook change earlier, and what rests outside of the device's memory comes in through room that
+ * updates use: training stands still until these are copied. */
 #include "worker/run/trainer_save.h"
 
 #include "base/clock.h"
@@ -13,6 +20,7 @@
 #include <string.h>
 
 #define STORE_TIMEOUT_S 60.0
+#define COPY_TIMEOUT_S 600.0
 enum { ALIGN_BYTES = 64 };
 
 struct save_beside {
@@ -23,6 +31,9 @@ struct save_beside {
     struct dt_page page;
     struct checkpoint_state state;
     struct save_slices slices; /* their data: the copy */
+    char **copies;             /* of each slice */
+    struct trainer *training;
+    struct dt_stream *stream; /* of the thread's copies */
     struct checkpoint_reader reader;
     float *floats; /* CHECKPOINT_PIECE: elements of the copy that are not F32 */
     double begin_s, pause_s;
@@ -55,10 +66,14 @@ void trainer_plan_saves(struct trainer *t)
 
 /* ---- the copy ---- */
 
-/* Enqueues the copy of a slice on the compute stream. */
-static void copy_slice(struct trainer *t, const struct save_source *from, int64_t count, char *to)
+static bool changes_in_update(const struct save_source *from)
 {
-    struct dt_stream *stream = t->world->compute;
+    return from->part.home != NULL && from->part.home->ops == &home_device;
+}
+
+/* Enqueues the copy of a slice. */
+static void copy_slice(struct dt_stream *stream, const struct save_source *from, int64_t count, char *to)
+{
     size_t size_bytes = (size_t)count * dt_dtype_size(from->type);
     for (size_t at = 0, n; at < size_bytes; at += n) {
         struct home_part part = {from->part.home, from->part.at + at};
@@ -72,16 +87,27 @@ static void copy_slice(struct trainer *t, const struct save_source *from, int64_
     }
 }
 
-static int copy_all(struct trainer *t, struct save_slices *x, struct dt_error *err)
+/* Enqueues the copies of those slices that an update alone changes, or of the others. */
+static void copy_slices(const struct save_beside *b, bool updated, struct dt_stream *stream)
 {
-    char *to = plan_at(&t->memory.plan, t->memory.copy);
-    for (int i = 0; i < x->count; i++) {
-        copy_slice(t, &x->from[i], x->slice[i].count, to);
-        x->from[i].part = (struct home_part){.at = (size_t)(to - (char *)plan_at(&t->memory.plan, t->memory.copy))};
-        to += copy_bytes(x, i);
+    for (int i = 0; i < b->slices.count; i++) {
+        if (changes_in_update(&b->slices.from[i]) == updated) {
+            copy_slice(stream, &b->slices.from[i], b->slices.slice[i].count, b->copies[i]);
+        }
     }
-    dt_event_record(t->stepper.done, t->world->compute);
-    return trainer_wait(t, t->stepper.done, "save", err);
+}
+
+/* This rank's slices, and where in the plan's memory each is copied to. */
+static void list_copies(struct save_beside *b)
+{
+    struct trainer *t = b->training;
+    char *to = plan_at(&t->memory.plan, t->memory.copy);
+    save_list_slices(t, SAVE_CHECKPOINT, &b->reader, &b->slices);
+    b->copies = dt_alloc((size_t)b->slices.count * sizeof *b->copies);
+    for (int i = 0; i < b->slices.count; i++) {
+        b->copies[i] = to;
+        to += copy_bytes(&b->slices, i);
+    }
 }
 
 /* Elements of the copy as F32. */
@@ -90,8 +116,7 @@ static int read_copy(void *context, const void *at, int64_t first, int64_t count
 {
     struct save_beside *b = context;
     const struct save_source *from = at;
-    const char *copy = plan_at(&b->side.memory.plan, b->side.memory.copy);
-    const void *values = copy + from->part.at + (size_t)first * dt_dtype_size(from->type);
+    const void *values = b->copies[from - b->slices.from] + (size_t)first * dt_dtype_size(from->type);
     (void)err;
     *out = values;
     if (from->type != DT_F32) {
@@ -109,8 +134,11 @@ static void *write_copy(void *context)
     struct dt_text entry;
     struct dt_error why;
     dt_text_init(&entry);
-    bool written = checkpoint_write_slices(b->side.job->checkpointing.checkpoint_dir, &b->state, b->side.rank,
-                                           b->side.size, b->slices.slice, b->slices.count, &entry, &why) == 0;
+    copy_slices(b, true, b->stream);
+    bool written = dt_stream_finish(b->stream, COPY_TIMEOUT_S, &why) == 0;
+    atomic_store(&b->training->stepper.copying, false);
+    written = written && checkpoint_write_slices(b->side.job->checkpointing.checkpoint_dir, &b->state, b->side.rank,
+                                                 b->side.size, b->slices.slice, b->slices.count, &entry, &why) == 0;
     b->rc = save_agree(&b->side, &b->state, &entry, written ? NULL : &why, &b->err);
     dt_text_clear(&entry);
     atomic_store(&b->done, true);
@@ -122,6 +150,8 @@ static void free_beside(struct trainer *t)
     struct save_beside *b = t->saver.beside;
     save_free_slices(&b->slices);
     dt_store_close(b->world.store);
+    dt_stream_close(b->stream);
+    free(b->copies);
     free(b->floats);
     free(b);
     t->saver.beside = NULL;
@@ -141,8 +171,11 @@ static int start(struct trainer *t, struct save_beside *b, struct dt_error *err)
     if (t->world->store != NULL && dt_store_clone(t->world->store, &b->world.store, STORE_TIMEOUT_S, err) != 0) {
         return -1;
     }
+    t->stepper.copy_wait_s = 0;
+    atomic_store(&t->stepper.copying, true);
     int rc = pthread_create(&b->thread, NULL, write_copy, b);
     if (rc != 0) {
+        atomic_store(&t->stepper.copying, false);
         errno = rc;
         return dt_fail_errno(err, "cannot start the thread that saves");
     }
@@ -157,13 +190,17 @@ int trainer_save_begin(struct trainer *t, struct dt_error *err)
     struct save_beside *b = dt_alloc(sizeof *b);
     memset(b, 0, sizeof *b);
     t->saver.beside = b;
+    b->training = t;
     b->begin_s = dt_now_s();
     atomic_store(&t->world->page->save_begin_s, b->begin_s);
     b->state = save_state(t);
     b->floats = dt_alloc(CHECKPOINT_PIECE * sizeof *b->floats);
     b->reader = (struct checkpoint_reader){.read = read_copy, .context = b};
-    save_list_slices(t, SAVE_CHECKPOINT, &b->reader, &b->slices);
-    if (copy_all(t, &b->slices, err) != 0 || start(t, b, err) != 0) {
+    list_copies(b);
+    copy_slices(b, false, t->world->compute);
+    dt_event_record(t->stepper.done, t->world->compute);
+    if (trainer_wait(t, t->stepper.done, "save", err) != 0 ||
+        dt_stream_open(t->world->device, -1, &b->stream, err) != 0 || start(t, b, err) != 0) {
         free_beside(t);
         return -1;
     }
@@ -192,7 +229,7 @@ int trainer_save_end(struct trainer *t, struct dt_error *err)
     int rc = b->rc;
     *err = b->err;
     if (rc == 0) {
-        save_done(t, b->state.step, b->begin_s, b->pause_s);
+        save_done(t, b->state.step, b->begin_s, b->pause_s + t->stepper.copy_wait_s);
     }
     free_beside(t);
     return rc;
