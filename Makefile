@@ -112,9 +112,9 @@ $(B)/tests/%: %.c $(B)/libsupport.a $(B)/libdtrun.a Makefile
 $(B)/fuzz/%: tests/fuzz/%.c tests/fuzz/driver.c $(B)/libdtrun.a
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MMD -MP -MF $@.d $< tests/fuzz/driver.c $(B)/libdtrun.a -Wl,--as-needed $(LIBS) -o $@
-$(B)/tools/%: tests/tools/%.c $(B)/libdtrun.a
+$(B)/tools/%: tests/tools/%.c $(B)/libsupport.a $(B)/libdtrun.a
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -MMD -MP -MF $@.d $< $(B)/libdtrun.a -Wl,--as-needed $(LIBS) -o $@
+	$(CC) $(CFLAGS_ALL) -MMD -MP -MF $@.d $< $(B)/libsupport.a $(B)/libdtrun.a -Wl,--as-needed $(LIBS) -o $@
 # dtrun and train with every sentence reworded (tests/reworded): they are to do the same.
 $(REWORDED): $(B)/tools/reworded/%: $(B)/obj/cmd/%.o $(B)/obj/tests/reworded/error.o $(B)/obj/tests/reworded/cause.o $(B)/libdtrun.a
 	@mkdir -p $(@D)

@@ -375,9 +375,29 @@ void config_add_double(double v, struct dt_text *out)
     dt_text_puts(out, buffer);
 }
 
+/* True for a list of words and numbers alone, few enough for a line. */
+static bool is_short(const cJSON *list)
+{
+    size_t size = 0;
+    for (const cJSON *v = list->child; v != NULL; v = v->next) {
+        size += cJSON_IsString(v) ? strlen(v->valuestring) + 4 : 10;
+        if (cJSON_IsObject(v) || cJSON_IsArray(v) || size > 60) {
+            return false;
+        }
+    }
+    return true;
+}
+
 void dt_value_show(const cJSON *value, struct dt_text *out)
 {
-    if (cJSON_IsObject(value) || cJSON_IsArray(value)) {
+    if (cJSON_IsArray(value) && is_short(value)) {
+        dt_text_puts(out, "[");
+        for (const cJSON *v = value->child; v != NULL; v = v->next) {
+            dt_value_show(v, out);
+            dt_text_puts(out, v->next != NULL ? ", " : "");
+        }
+        dt_text_puts(out, "]");
+    } else if (cJSON_IsObject(value) || cJSON_IsArray(value)) {
         dt_text_puts(out, cJSON_IsObject(value) ? "an object" : "a list");
     } else if (cJSON_IsString(value)) {
         size_t size = strlen(value->valuestring);

@@ -81,15 +81,15 @@ static size_t skip_comments(const char *text, size_t size, size_t at)
 {
     for (;;) {
         at = skip_space(text, size, at);
-        if (at + 1 >= size || text[at] != '/' || (text[at + 1] != '/' && text[at + 1] != '*')) {
+        bool line = at < size && (text[at] == '#' || (text[at] == '/' && at + 1 < size && text[at + 1] == '/'));
+        if (!line && (at + 1 >= size || text[at] != '/' || text[at + 1] != '*')) {
             return at;
         }
-        const char *end =
-            text[at + 1] == '/' ? memchr(text + at, '\n', size - at) : memmem(text + at + 2, size - at - 2, "*/", 2);
+        const char *end = line ? memchr(text + at, '\n', size - at) : memmem(text + at + 2, size - at - 2, "*/", 2);
         if (end == NULL) {
-            return text[at + 1] == '/' ? size : at;
+            return line ? size : at;
         }
-        at = (size_t)(end - text) + (text[at + 1] == '/' ? 0 : 2);
+        at = (size_t)(end - text) + (line ? 0 : 2);
     }
 }
 
@@ -100,7 +100,7 @@ void dt_scan_relax(const char *text, size_t size, struct dt_text *out)
         bool blank = false;
         if (text[at] == '"') {
             end = skip_string(text, size, at);
-        } else if (text[at] == '/' && (end = skip_comments(text, size, at)) > at) {
+        } else if ((text[at] == '/' || text[at] == '#') && (end = skip_comments(text, size, at)) > at) {
             blank = true;
         } else if (text[at] == ',') {
             size_t next = skip_comments(text, size, at + 1);

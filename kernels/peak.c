@@ -6,34 +6,34 @@
 #include <stdio.h>
 #include <string.h>
 
-/* NVIDIA's data sheets: 1e12 FLOP/s, dense; GiB of memory, its GB/s; GB/s to other GPUs of the host and to
- * other hosts, each way. The first row whose words are all in the name is taken. Rates are stated, not
+/* NVIDIA's data sheets: 1e12 FLOP/s, dense; GiB of memory, its GB/s; GB/s to other GPUs of the host, to
+ * other hosts, and to the host's memory as copies of pinned memory reach it, each way. The first row whose words are all in the name is taken. Rates are stated, not
  * computed from multiprocessors and clock: under such a load the clock is below its maximum, by an amount
  * that differs between forms (SXM, PCIe). */
 static const struct {
     const char *words[2]; /* the second may be null */
     int sm_count;         /* of the whole GPU */
-    double bf16, fp32, memory, memory_rate, link, network;
+    double bf16, fp32, memory, memory_rate, link, network, host;
 } table[] = {
-    {{"B300", NULL}, 148, 2250, 75, 288, 8000, 900, 100},
-    {{"B200", NULL}, 148, 2250, 75, 180, 8000, 900, 50},
-    {{"H200", "NVL"}, 132, 835.5, 60, 141, 4800, 450, 50},
-    {{"H200", NULL}, 132, 989.4, 66.9, 141, 4800, 450, 50},
-    {{"GH200", NULL}, 132, 989.4, 66.9, 96, 4000, 450, 50},
-    {{"H100", "PCIe"}, 114, 756.5, 51.2, 80, 2000, 55, 50},
-    {{"H100", "NVL"}, 132, 835.5, 60, 94, 3900, 300, 50},
-    {{"H100", NULL}, 132, 989.4, 66.9, 80, 3350, 450, 50},
-    {{"A100", "40GB"}, 108, 312, 19.5, 40, 1555, 300, 25},
-    {{"A100", NULL}, 108, 312, 19.5, 80, 2039, 300, 25},
-    {{"A30", NULL}, 56, 165, 10.3, 24, 933, 25, 12.5},
-    {{"A40", NULL}, 84, 149.7, 37.4, 48, 696, 25, 12.5},
-    {{"A10", NULL}, 72, 125, 31.2, 24, 600, 25, 12.5},
-    {{"L40S", NULL}, 142, 362, 91.6, 48, 864, 25, 25},
-    {{"L40", NULL}, 142, 181, 90.5, 48, 864, 25, 25},
-    {{"L4", NULL}, 58, 121, 30.3, 24, 300, 25, 12.5},
-    {{"RTX 5090", NULL}, 170, 209.5, 104.8, 32, 1792, 50, 12.5},
-    {{"RTX 4090", NULL}, 128, 165.2, 82.6, 24, 1008, 25, 12.5},
-    {{"RTX 3090", NULL}, 82, 71, 35.6, 24, 936, 25, 12.5},
+    {{"B300", NULL}, 148, 2250, 75, 288, 8000, 900, 100, 110},
+    {{"B200", NULL}, 148, 2250, 75, 180, 8000, 900, 50, 55},
+    {{"H200", "NVL"}, 132, 835.5, 60, 141, 4800, 450, 50, 55},
+    {{"H200", NULL}, 132, 989.4, 66.9, 141, 4800, 450, 50, 55},
+    {{"GH200", NULL}, 132, 989.4, 66.9, 96, 4000, 450, 50, 450},
+    {{"H100", "PCIe"}, 114, 756.5, 51.2, 80, 2000, 55, 50, 55},
+    {{"H100", "NVL"}, 132, 835.5, 60, 94, 3900, 300, 50, 55},
+    {{"H100", NULL}, 132, 989.4, 66.9, 80, 3350, 450, 50, 55},
+    {{"A100", "40GB"}, 108, 312, 19.5, 40, 1555, 300, 25, 25},
+    {{"A100", NULL}, 108, 312, 19.5, 80, 2039, 300, 25, 25},
+    {{"A30", NULL}, 56, 165, 10.3, 24, 933, 25, 12.5, 25},
+    {{"A40", NULL}, 84, 149.7, 37.4, 48, 696, 25, 12.5, 25},
+    {{"A10", NULL}, 72, 125, 31.2, 24, 600, 25, 12.5, 25},
+    {{"L40S", NULL}, 142, 362, 91.6, 48, 864, 25, 25, 25},
+    {{"L40", NULL}, 142, 181, 90.5, 48, 864, 25, 25, 25},
+    {{"L4", NULL}, 58, 121, 30.3, 24, 300, 25, 12.5, 25},
+    {{"RTX 5090", NULL}, 170, 209.5, 104.8, 32, 1792, 50, 12.5, 55},
+    {{"RTX 4090", NULL}, 128, 165.2, 82.6, 24, 1008, 25, 12.5, 25},
+    {{"RTX 3090", NULL}, 82, 71, 35.6, 24, 936, 25, 12.5, 25},
 };
 
 /* The driver's total for each GiB of the data sheet. */
@@ -105,7 +105,8 @@ bool dt_gpu_sheet(const char *name, struct dt_gpu_sheet *out, struct dt_text *kn
                                          .memory_bytes = table[i].memory * USABLE_BYTES,
                                          .memory_bytes_per_s = table[i].memory_rate * 1e9,
                                          .link_bytes_per_s = table[i].link * 1e9,
-                                         .network_bytes_per_s = table[i].network * 1e9};
+                                         .network_bytes_per_s = table[i].network * 1e9,
+                                         .host_bytes_per_s = table[i].host * 1e9};
             (void)snprintf(out->name, sizeof out->name, "%s", full);
             return true;
         }

@@ -22,6 +22,7 @@ struct dt_gpu_sheet {
     double memory_bytes, memory_bytes_per_s;
     double link_bytes_per_s;    /* to the other GPUs of its host, each way: NVLink, or PCIe */
     double network_bytes_per_s; /* of a network card for each GPU, as it is usual beside it, each way */
+    double host_bytes_per_s;    /* from and to pinned memory of the host, each way; 0: copies take no time */
 };
 /* By name, in any case and with or without blanks and hyphens ("h100", "H100 PCIe", "a100-40gb"). False:
  * unknown; `known` (may be null) becomes a list of all names. */

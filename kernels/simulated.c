@@ -1,5 +1,5 @@
-/* A kernel takes what cost.h counts, at the rates of the GPU's data sheet, times `slowness`. Copies and
- * functions of the host take no time: in a step they are small. */
+/* A kernel takes what cost.h counts, at the rates of the GPU's data sheet, times `slowness`, and a copy from or to
+ * the host's memory its bytes. Other copies and functions of the host take no time: in a step they are small. */
 #include "kernels/simulated.h"
 
 #include "base/text.h"
@@ -10,9 +10,16 @@
 
 #define LAUNCH_S 2.0e-6 /* between two kernels of a stream */
 
+struct host_room {
+    const char *at;
+    size_t size_bytes;
+};
+
 struct simulated_device {
     const struct dt_gpu_sheet *gpu;
     double flops_per_s, kernels_s, flops;
+    struct host_room *rooms; /* of the host's memory, `room_count` */
+    size_t room_count;
 };
 
 struct simulated_stream {
@@ -92,9 +99,16 @@ static const struct dt_kernels kernels = {.name = "simulated",
 
 static int alloc_room(struct dt_device *d, enum dt_memory kind, size_t size_bytes, void **out, struct dt_error *err)
 {
-    (void)d, (void)kind;
+    struct simulated_device *x = d->impl;
     *out = mmap(NULL, size_bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return *out != MAP_FAILED ? 0 : dt_fail_errno(err, "no room for %zu bytes in the address space", size_bytes);
+    if (*out == MAP_FAILED) {
+        return dt_fail_errno(err, "no room for %zu bytes in the address space", size_bytes);
+    }
+    if (kind != DT_MEMORY_DEVICE) {
+        x->rooms = dt_realloc(x->rooms, (x->room_count + 1) * sizeof *x->rooms);
+        x->rooms[x->room_count++] = (struct host_room){*out, size_bytes};
+    }
+    return 0;
 }
 
 static void free_room(struct dt_device *d, enum dt_memory kind, void *p, size_t size_bytes)
@@ -156,9 +170,22 @@ static void *no_native(struct dt_stream *s)
     return NULL;
 }
 
-static void copy_nothing(struct dt_stream *s, void *dst, const void *src, size_t size_bytes)
+static bool is_host(const struct simulated_device *d, const char *p)
 {
-    (void)s, (void)dst, (void)src, (void)size_bytes;
+    for (size_t i = 0; i < d->room_count; i++) {
+        if (p >= d->rooms[i].at && p < d->rooms[i].at + d->rooms[i].size_bytes) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void copy_slowly(struct dt_stream *s, void *dst, const void *src, size_t size_bytes)
+{
+    const struct simulated_device *d = s->device->impl;
+    if (d->gpu->host_bytes_per_s > 0 && is_host(d, dst) != is_host(d, src)) {
+        dt_simulated_busy(s, (double)size_bytes / d->gpu->host_bytes_per_s);
+    }
 }
 
 static void guard_nothing(struct dt_stream *s, void *p, size_t size_bytes)
@@ -184,6 +211,7 @@ static bool never_failed(struct dt_stream *s, struct dt_error *err)
 
 static void close_device(struct dt_device *d)
 {
+    free(((struct simulated_device *)d->impl)->rooms);
     free(d->impl);
 }
 
@@ -196,7 +224,7 @@ static const struct dt_device_ops ops = {.name = "simulated",
                                          .event_open = open_event,
                                          .event_close = close_event,
                                          .native = no_native,
-                                         .copy = copy_nothing,
+                                         .copy = copy_slowly,
                                          .guard = guard_nothing,
                                          .call = call_nothing,
                                          .fail = fail_nothing,

@@ -48,11 +48,14 @@ printf '  %-44s %s\n' "$bin/train --generate $run --prompt \"int main\"" "" \
     "$bin/dtckpt list $run" "checkpoints" \
     "$run/metrics.jsonl" "every logged step" | sed 's/ *$//'
 cat <<EOF
-demo: with text of your own, files or folders:
-  $bin/dtdata train-tokenizer -v 8192 --special '<|endoftext|>' \\
-      -o tok TEXT...
-  $bin/dtdata tokenize --tokenizer tok -o shards TEXT...
-  and a copy of configs/demo.json that has "vocab_size": 8192 and
-  "data": {"tokenizer": "tok", "train": "shards/train-*.bin",
-           "val": "shards/val-*.bin", "sequence_length": 256}
+demo: with text of your own, a folder of which some files are held out:
+  text=FOLDER
+  $bin/dtdata train-tokenizer -v 2048 --special '<|endoftext|>' \\
+      -o own/tok \$text
+  $bin/dtdata tokenize --tokenizer own/tok --val 0.05 -o own/shards \$text
+  $bin/dtrun --nproc_per_node=2 train configs/demo.json \\
+      --output_dir own/run --set data.tokenizer=own/tok \\
+      --set 'data.train=own/shards/train-*.bin' \\
+      --set 'data.val=own/shards/val-*.bin'
+  $bin/train --generate own/run --prompt "Once upon"
 EOF

@@ -55,6 +55,7 @@ END {
     for (c = 0; c < columns; c++) rule = rule "-"
     print rule
     printf "        0%*s\n", columns - 1, final " steps"
+    print "        . loss of training, means   v loss of what is held out"
     if (svg == "") exit
     print "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 600 320\" font-family=\"sans-serif\" font-size=\"12\">" >svg
     print "<rect width=\"600\" height=\"320\" fill=\"white\"/><path d=\"M50 20V280H580\" fill=\"none\" stroke=\"black\"/>" >svg

@@ -55,17 +55,67 @@ static int look(const char *path, enum content *out, struct dt_error *err)
     return result;
 }
 
-/* named: not met in a folder. */
-static int add_file(struct corpus *c, const char *path, int64_t size_bytes, bool check, bool named,
-                    struct dt_error *err)
+static void count(struct corpus_left_out *x, const char *where)
+{
+    if (x->count++ == 0) {
+        (void)snprintf(x->first, sizeof x->first, "%s", where);
+    }
+}
+
+/* A set of files by a hash of device, inode, size and time of change: a hard link or a link to a file is that file. */
+struct corpus_seen {
+    XXH128_hash_t *at; /* all zero: free */
+    size_t count, capacity;
+};
+
+static XXH128_hash_t *seen_place(const struct corpus_seen *s, XXH128_hash_t key)
+{
+    size_t i = key.low64 & (s->capacity - 1);
+    while ((s->at[i].low64 | s->at[i].high64) != 0 && !XXH128_isEqual(s->at[i], key)) {
+        i = (i + 1) & (s->capacity - 1);
+    }
+    return &s->at[i];
+}
+
+/* Notes a file. True: it was there already. */
+static bool see(struct corpus *c, const struct stat *st)
+{
+    const uint64_t facts[] = {(uint64_t)st->st_dev, (uint64_t)st->st_ino, (uint64_t)st->st_size,
+                              (uint64_t)st->st_mtim.tv_sec, (uint64_t)st->st_mtim.tv_nsec};
+    XXH128_hash_t key = XXH3_128bits(facts, sizeof facts);
+    struct corpus_seen *s = c->seen = c->seen != NULL ? c->seen : dt_alloc(sizeof *s);
+    if (2 * s->count >= s->capacity) {
+        struct corpus_seen more = {.capacity = s->capacity > 0 ? 2 * s->capacity : 64};
+        more.at = dt_alloc(more.capacity * sizeof *more.at);
+        for (size_t i = 0; i < s->capacity; i++) {
+            if ((s->at[i].low64 | s->at[i].high64) != 0) {
+                *seen_place(&more, s->at[i]) = s->at[i];
+                more.count++;
+            }
+        }
+        free(s->at);
+        *s = more;
+    }
+    XXH128_hash_t *place = seen_place(s, key);
+    bool is = XXH128_isEqual(*place, key);
+    *place = key;
+    s->count += !is;
+    return is;
+}
+
+/* st: null for what can be read once. named: not met in a folder. */
+static int add_file(struct corpus *c, const char *path, const struct stat *st, bool named, struct dt_error *err)
 {
     enum content content = CONTENT_TEXT;
-    if (check && !c->names_only && look(path, &content, err) != 0) {
+    if (st != NULL && see(c, st)) {
+        count(&c->again, path);
+        return 0;
+    }
+    if (st != NULL && !c->names_only && look(path, &content, err) != 0) {
         return -1;
     }
-    c->binary_count += content == CONTENT_BINARY;
-    c->empty_count += content == CONTENT_EMPTY;
     if (content != CONTENT_TEXT) {
+        count(content == CONTENT_BINARY ? &c->binary : &c->empty, path);
         return 0;
     }
     if (c->count == FILES_MAX) {
@@ -76,7 +126,7 @@ static int add_file(struct corpus *c, const char *path, int64_t size_bytes, bool
     }
     c->files[c->count++] =
         (struct corpus_file){.path = dt_strdup(path),
-                             .size_bytes = size_bytes,
+                             .size_bytes = st != NULL ? st->st_size : 0,
                              .kind = named && source_is_array(path) ? SOURCE_JSON : source_kind(path)};
     return 0;
 }
@@ -151,7 +201,7 @@ static int add_path(struct corpus *c, const char *path, int depth, struct dt_err
 {
     struct stat st;
     if (strcmp(path, "-") == 0) {
-        return add_file(c, path, 0, false, false, err);
+        return add_file(c, path, NULL, false, err);
     }
     if (stat(path, &st) != 0) {
         return dt_fail_errno(err, "%s", path);
@@ -167,12 +217,36 @@ static int add_path(struct corpus *c, const char *path, int depth, struct dt_err
                        path);
     }
     /* a pipe can be read only once */
-    return add_file(c, path, st.st_size, S_ISREG(st.st_mode), depth == 0 && S_ISREG(st.st_mode), err);
+    return add_file(c, path, S_ISREG(st.st_mode) ? &st : NULL, depth == 0 && S_ISREG(st.st_mode), err);
 }
 
 int corpus_add(struct corpus *c, const char *path, struct dt_error *err)
 {
     return add_path(c, path, 0, err);
+}
+
+int corpus_check(const struct corpus *c, char *const *paths, size_t count, struct dt_error *err)
+{
+    return c->count > 0 ? 0
+                        : dt_fail(err, DT_INVALID,
+                                  "%s%s: no text: %lld binary and %lld empty files; give text files or folders of them",
+                                  paths[0], count > 1 ? " and others" : "", c->binary.count, c->empty.count);
+}
+
+void corpus_say_left_out(const struct corpus *c, const char *who)
+{
+    const struct {
+        const struct corpus_left_out *x;
+        const char *one, *many;
+    } rows[] = {{&c->binary, "binary file", "binary files"},
+                {&c->empty, "empty file", "empty files"},
+                {&c->again, "file that was read already", "files that were read already"}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i].x->count > 0) {
+            dt_text_say(stderr, "%s: left out %lld %s; the first is %s", who, rows[i].x->count,
+                        rows[i].x->count == 1 ? rows[i].one : rows[i].many, rows[i].x->first);
+        }
+    }
 }
 
 int corpus_is_text(const char *path, struct dt_error *err)
@@ -224,13 +298,6 @@ int corpus_hold_out(struct corpus *c, double fraction, struct dt_error *err)
     c->files[order[smallest].index].held_out |= held_count == 0;
     free(order);
     return 0;
-}
-
-static void count(struct corpus_left_out *x, const char *where)
-{
-    if (x->count++ == 0) {
-        (void)snprintf(x->first, sizeof x->first, "%s", where);
-    }
 }
 
 int corpus_read(const char *path, corpus_sink *sink, void *context, struct corpus_left_out *marks, struct dt_error *err)
@@ -313,5 +380,9 @@ void corpus_close(struct corpus *c)
         free(c->files[i].path);
     }
     free(c->files);
+    if (c->seen != NULL) {
+        free(c->seen->at);
+        free(c->seen);
+    }
     *c = (struct corpus){0};
 }

@@ -18,30 +18,39 @@ struct corpus_file {
                             * such files are text */
 };
 
+/* The input that is left out, and the place of the first of it: a path, or a path and a record. */
+struct corpus_left_out {
+    long long count;
+    char first[512];
+};
+
+struct corpus_seen; /* which files are there */
+
 struct corpus {
     struct corpus_file *files;
     size_t count;
-    size_t binary_count, empty_count; /* left out */
-    const char *output;               /* the folder that the shards go to, passed over inside
+    struct corpus_left_out binary, empty, again; /* files; again: there already, by another name or the same */
+    struct corpus_seen *seen;
+    const char *output; /* the folder that the shards go to, passed over inside
                                        * other folders; null: none */
     bool output_met;
     bool names_only; /* files are listed without a look at what is in them: also binary and empty ones */
 };
 
 /* Adds a file, "-", or all files of a folder and the folders in it, sorted by name; hidden
- * names, links to folders, `output` and what stands beside token shards are passed over, binary
- * and empty files left out and counted. A path that cannot be read, or is a device, is an error. */
+ * names, links to folders, `output` and what stands beside token shards are passed over; binary
+ * and empty files, and those that are there already, are left out and counted. A path that cannot
+ * be read, or is a device, is an error. */
 int corpus_add(struct corpus *c, const char *path, struct dt_error *err);
+/* An error if there is no file. `paths` were added. */
+int corpus_check(const struct corpus *c, char *const *paths, size_t count, struct dt_error *err);
+/* Says on stderr, in the name of `who`, what was left out. */
+void corpus_say_left_out(const struct corpus *c, const char *who);
 /* True if the file can be read, and its first bytes, unpacked, are text. */
 int corpus_is_text(const char *path, struct dt_error *err);
 /* Holds out whole files until they make up `fraction` of all bytes (0 to 1, exclusive): at least
  * one file, never all. Which ones depends on their paths alone, through a hash. Needs two files. */
 int corpus_hold_out(struct corpus *c, double fraction, struct dt_error *err);
-/* The input that is not text, and the place of the first of it: a path, or a path and a record. */
-struct corpus_left_out {
-    long long count;
-    char first[512];
-};
 /* Streams the text of a file, .gz unpacked: calls sink with pieces until it returns -1. A NUL
  * among the first bytes is an error, and so is the byte order mark of UTF-16 or UTF-32; that of
  * UTF-8 is left out and counted in `marks`. */

@@ -53,7 +53,10 @@ static const struct {
      "      --tokenizer PATH\n", ""},
     {"inspect", "  inspect FILE...     header, counts, tokenizer, hash and first texts of shards\n", "",
      "      --tokenizer PATH    [the one that their JSON names]\n"
-     "      --samples N         how many texts [2]\n"},
+     "      --samples N         how many texts [2]\n"
+     "      --end TOKEN         what ends documents where no JSON says it [eos_token\n"
+     "                          of the tokenizer]\n"
+     "      --format nanogpt    ids without a header, of nanoGPT\n"},
     {"convert-tokenizer",
      "  convert-tokenizer IN OUT\n"
      "                      a .model of SentencePiece, or ranks of tiktoken, to OUT,\n"

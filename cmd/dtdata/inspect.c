@@ -17,6 +17,8 @@ enum { SHOWN_BYTES = 400, SHOWN_IDS = 200 };
 
 struct inspect_options {
     const char *tokenizer; /* null: the one that the file names */
+    const char *end;       /* the token that ends documents, where the file does not say; null: the tokenizer's */
+    bool raw;              /* ids without a header */
     int64_t samples;
 };
 
@@ -31,6 +33,10 @@ static int open_coder(struct coder *c, const struct inspect_options *o, const ch
         return 0;
     }
     if (coder_open(c, tokenizer, err) != 0) {
+        return -1;
+    }
+    if (coder_end_with(c, o->end, err) != 0) {
+        coder_close(c);
         return -1;
     }
     if (has_hash && c->hash != hash && o->tokenizer == NULL) { /* changed since */
@@ -76,7 +82,8 @@ static void show_ids(const struct coder *c, bool known, const int32_t *ids, size
 /* The first documents of a shard, each with the place of its ids. */
 static void show_documents(const struct shard *s, const struct coder *c, bool known, int64_t samples)
 {
-    int64_t end_id = s->info.document_end, at = 0;
+    /* shards of llm.c have the id before each document: none ends at the first one */
+    int64_t end_id = s->info.document_end, at = !s->has_info && (int64_t)shard_id(s, 0) == end_id;
     int32_t *ids = dt_alloc(SHOWN_IDS * sizeof *ids);
     for (int64_t i = 0; i < samples && at < s->token_count; i++) {
         int64_t end = at;
@@ -133,7 +140,7 @@ static int inspect_shard(const char *path, const struct inspect_options *o, stru
 {
     struct shard s;
     struct coder c;
-    if (shard_open(&s, path, err) != 0) {
+    if ((o->raw ? shard_open_raw : shard_open)(&s, path, err) != 0) {
         return -1;
     }
     int64_t max_id = 0;
@@ -144,9 +151,11 @@ static int inspect_shard(const char *path, const struct inspect_options *o, stru
     int known = result == 0 ? open_coder(&c, o, path, s.info.tokenizer, s.info.tokenizer_path,
                                          s.info.has_tokenizer_hash, s.info.tokenizer_hash, err)
                             : -1;
+    if (known == 0 && o->end != NULL) {
+        known = dt_fail(err, DT_INVALID, "%s: --end %s: its tokenizer is not known; give --tokenizer", path, o->end);
+    }
     if (known >= 0) {
-        s.info.document_end =
-            s.info.document_end < 0 && strcmp(s.info.tokenizer, "bytes") == 0 ? 0 : s.info.document_end;
+        s.info.document_end = s.info.document_end < 0 && known > 0 ? c.end : s.info.document_end;
         show_documents(&s, &c, known > 0, o->samples);
         coder_close(&c);
     }
@@ -256,8 +265,11 @@ static int inspect_rows(const char *path, const struct inspect_options *o, struc
 
 int run_inspect(int argc, char **argv)
 {
-    static const struct option options[] = {
-        {"tokenizer", required_argument, NULL, 't'}, {"samples", required_argument, NULL, 'n'}, {0}};
+    static const struct option options[] = {{"tokenizer", required_argument, NULL, 't'},
+                                            {"samples", required_argument, NULL, 'n'},
+                                            {"end", required_argument, NULL, 'e'},
+                                            {"format", required_argument, NULL, 'f'},
+                                            {0}};
     struct inspect_options o = {.samples = 2};
     long long number = 0;
     int c, code = DT_EXIT_DONE;
@@ -266,6 +278,12 @@ int run_inspect(int argc, char **argv)
             o.tokenizer = optarg;
         } else if (c == 'n' && dt_parse_int64(optarg, &number) && number >= 0) {
             o.samples = number;
+        } else if (c == 'e') {
+            o.end = optarg;
+        } else if (c == 'f' && (strcmp(optarg, "nanogpt") == 0 || strcmp(optarg, "auto") == 0)) {
+            o.raw = *optarg == 'n';
+        } else if (c == 'f') {
+            return command_usage("--format %s: give nanogpt (ids without a header) or auto", optarg);
         } else {
             return c == 'n' ? command_usage("--samples %s: give a whole number", optarg)
                             : command_usage("inspect: wrong option");

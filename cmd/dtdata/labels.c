@@ -1,6 +1,8 @@
 /* See the header. */
 #include "cmd/dtdata/labels.h"
 
+#include <float.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,7 +122,10 @@ int labels_value(const struct labels *l, const char *name, size_t size, double *
         char *copy = dt_format("%.*s", (int)size, name);
         bool number = dt_parse_double(copy, out);
         free(copy);
-        return number ? 0 : dt_fail(err, DT_INVALID, "the label %.*s is no number", (int)size, name);
+        return !number ? dt_fail(err, DT_INVALID, "the label %.*s is no number", (int)size, name)
+               : fabs(*out) > (double)FLT_MAX
+                   ? dt_fail(err, DT_INVALID, "the label %.*s is beyond the numbers of fp32", (int)size, name)
+                   : 0;
     }
     bool found = false;
     size_t place = place_of(l, name, size, &found);

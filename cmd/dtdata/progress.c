@@ -139,6 +139,7 @@ int progress_open(struct progress *p, const char *dir, uint64_t key, bool resume
     *p = (struct progress){
         .folder = dt_format("%s/" SHARD_WORK_FOLDER, dir), .lock = -1, .key = key, .resumes = resumes};
     char *lock = dt_format("%s/lock", p->folder);
+    p->made = !dt_file_exists(dir);
     int result = dt_file_mkdirs(dir, err) == 0 ? dt_file_mkdirs(p->folder, err) : -1;
     p->lock = result == 0 ? dt_file_open_lock(lock, err) : -1;
     free(lock);
@@ -163,6 +164,10 @@ void progress_close(struct progress *p, bool keep)
 {
     if (p->folder != NULL && !keep) {
         (void)dt_file_remove_tree(p->folder, NULL);
+        if (p->made) { /* and holds nothing: no run is left that has written there */
+            *strrchr(p->folder, '/') = 0;
+            (void)rmdir(p->folder);
+        }
     }
     if (p->lock >= 0) {
         (void)close(p->lock);

@@ -18,6 +18,7 @@ struct progress {
     char *folder; /* DIR/.unfinished */
     int lock;
     uint64_t key;
+    bool made;    /* DIR was not there before */
     bool resumes; /* false: the input is a pipe, which cannot be read again */
     struct progress_side side[SIDES];
 };

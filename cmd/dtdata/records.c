@@ -6,6 +6,7 @@
 #include "worker/data/tokenizers/characters.h"
 
 #include <cjson/cJSON.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,24 +50,18 @@ int record_columns_find(struct record_columns *c, const struct record_form *form
     result = result != 0 ? dt_wrap(err, "%s:1", path) : 0;
     *c = (struct record_columns){.count = fields.count};
     for (size_t i = 0; result == 0 && i < fields.count; i++) {
-        size_t size, other_size;
+        size_t size;
         const char *name = csv_field(&fields, i, &size);
-        if (size == 0) {
-            result = dt_fail(err, DT_INVALID, "%s:1: column %zu has no name in the header", path, i + 1);
-        }
-        for (size_t k = 0; result == 0 && k < i; k++) {
-            const char *other = csv_field(&fields, k, &other_size);
-            if (size == other_size && memcmp(name, other, size) == 0) {
-                result = dt_fail(err, DT_INVALID, "%s:1: two columns are named %.*s", path, (int)size, name);
-            }
-        }
-        for (int w = 0; w < 3; w++) {
+        for (int w = 0; w < 3 && result == 0; w++) {
             if (wanted[w] != NULL && strlen(wanted[w]) == size && memcmp(wanted[w], name, size) == 0) {
+                result = found[w] ? dt_fail(err, DT_INVALID, "%s:1: two columns are named %s", path, wanted[w]) : 0;
                 *place[w] = i;
                 found[w] = true;
             }
         }
-        dt_list_add(&list, "%.*s", (int)(size < 60 ? size : 60), name);
+        if (size > 0) { /* columns that are not wanted may lack a name, or share one */
+            dt_list_add(&list, "%.*s", (int)(size < 60 ? size : 60), name);
+        }
     }
     for (int w = 0; result == 0 && w < 3; w++) {
         if (wanted[w] != NULL && !found[w]) {
@@ -158,6 +153,11 @@ static int string_of(const struct walk *w, const cJSON *tree, const char *key, e
 static int label_of(const struct walk *w, const cJSON *tree, struct record *r, char **printed, struct dt_error *err)
 {
     const cJSON *v = cJSON_GetObjectItemCaseSensitive(tree, w->form->label_key);
+    if (cJSON_IsNumber(v) && !w->form->regression && fabs(v->valuedouble) >= 9007199254740992.0) {
+        return dt_fail(err, DT_INVALID,
+                       "%s: the label is a number beyond 2^53, where two are read as one; write it as a text",
+                       w->where);
+    }
     *printed = cJSON_IsNumber(v) || cJSON_IsBool(v) ? cJSON_PrintUnformatted(v) : NULL;
     r->label = *printed != NULL ? *printed : cJSON_GetStringValue(v);
     if (r->label == NULL) {

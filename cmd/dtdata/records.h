@@ -11,6 +11,7 @@ struct record_form {
     const char *text_key, *pair_key, *label_key; /* keys or columns; null: not wanted, but for text_key */
     bool replace;                                /* bytes that are not UTF-8 become U+FFFD */
     bool skip;                                   /* broken records are counted and passed over */
+    bool regression;                             /* labels are any numbers */
     bool job;                                    /* the form is of a job: sentences name its keys, not options */
 };
 

@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { LOOK_BYTES = 8192 };
 
@@ -28,12 +29,11 @@ struct source {
     struct json_array array; /* of SOURCE_JSON */
 };
 
-/* True for a name with that end, also with .gz or .zst behind. */
+/* True for a name with that end, in small or capital letters, also with .gz or .zst behind. */
 static bool has_end(const char *path, const char *end)
 {
-    size_t size = strlen(path), n = strlen(end);
-    size -= dt_text_ends_with(path, ".gz") ? 3 : dt_text_ends_with(path, ".zst") ? 4 : 0;
-    return size >= n && strncmp(path + size - n, end, n) == 0;
+    size_t size = strlen(path) - unpack_end(path), n = strlen(end);
+    return size >= n && strncasecmp(path + size - n, end, n) == 0;
 }
 
 enum source_kind source_kind(const char *path)

@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "cmd/dtdata/pipeline.h"
 #include "cmd/dtdata/stop.h"
+#include "cmd/dtdata/unpack.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -28,10 +29,8 @@ static int collect(struct tokenize_run *r, char *const *paths, size_t count, str
         }
         r->piped = r->piped || strcmp(paths[i], "-") == 0;
     }
-    if (r->corpus.count == 0) {
-        return dt_fail(err, DT_INVALID,
-                       "%s%s: no text: %zu binary and %zu empty files; give text files or folders of them", paths[0],
-                       count > 1 ? " and others" : "", r->corpus.binary_count, r->corpus.empty_count);
+    if (corpus_check(&r->corpus, paths, count, err) != 0) {
+        return -1;
     }
     for (size_t i = 0; i < r->corpus.count; i++) {
         struct stat st;
@@ -113,7 +112,7 @@ static int know_labels(struct tokenize_run *r, struct dt_error *err)
         return 0;
     }
     r->form.labels = &r->labels;
-    r->labels.numbers = r->o.regression;
+    r->labels.numbers = r->form.records.regression = r->o.regression;
     if (check_records(r, err) != 0) {
         return -1;
     }
@@ -163,8 +162,7 @@ static int check_space(const struct tokenize_run *r, struct dt_error *err)
     double needed = 0, left = dt_file_free_bytes(r->o.output.dir);
     for (size_t i = 0; i < r->corpus.count && r->coder.tokenizer == NULL; i++) {
         const char *path = r->corpus.files[i].path;
-        bool packed = dt_text_ends_with(path, ".gz") || dt_text_ends_with(path, ".zst");
-        bool whole = !packed && work_kind(&r->form, i) == SOURCE_TEXT;
+        bool whole = unpack_end(path) == 0 && work_kind(&r->form, i) == SOURCE_TEXT;
         needed += whole ? 2.0 * (double)r->corpus.files[i].size_bytes : 0;
     }
     char need[32], have[32];
@@ -255,9 +253,7 @@ void tokenize_run_say_left_out(const struct tokenize_run *r)
 {
     const struct corpus *c = &r->corpus;
     const char *who = record_option(&r->o.records, RECORD_PROGRAM);
-    if (c->binary_count + c->empty_count > 0) {
-        dt_text_say(stderr, "%s: left out %zu binary and %zu empty files", who, c->binary_count, c->empty_count);
-    }
+    corpus_say_left_out(c, who);
     if (c->output_met) {
         dt_text_say(stderr, "%s: left out %s, where the shards go", who, c->output);
     }

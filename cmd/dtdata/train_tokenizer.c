@@ -244,12 +244,7 @@ static int collect(struct job *j, char **paths, int count, struct dt_error *err)
             return -1;
         }
     }
-    if (j->corpus.count == 0) {
-        return dt_fail(err, DT_INVALID,
-                       "%s%s: no text: %zu binary and %zu empty files; give text files or folders of them", paths[0],
-                       count > 1 ? " and others" : "", j->corpus.binary_count, j->corpus.empty_count);
-    }
-    return 0;
+    return corpus_check(&j->corpus, paths, (size_t)count, err);
 }
 
 /* A hash of all that the counts depend on. What is read from a pipe is never the same text. */
@@ -286,10 +281,7 @@ static void say_counted(const struct job *j)
         dt_text_say(stderr, "dtdata: went on behind the %s that an earlier run had counted",
                     dt_text_bytes((double)c->resumed_bytes, size, sizeof size));
     }
-    if (j->corpus.binary_count + j->corpus.empty_count > 0) {
-        dt_text_say(stderr, "dtdata: left out %zu binary and %zu empty files", j->corpus.binary_count,
-                    j->corpus.empty_count);
-    }
+    corpus_say_left_out(&j->corpus, "dtdata");
     if (c->marks.count > 0) {
         dt_text_say(stderr, "dtdata: left out %lld byte order mark%s; the first begins %s", c->marks.count,
                     c->marks.count == 1 ? "" : "s", c->marks.first);

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -33,6 +34,18 @@ struct unpack {
     ZSTD_DCtx *zstd;
     unsigned char input[INPUT_BYTES];
 };
+
+size_t unpack_end(const char *path)
+{
+    static const char *const ends[] = {".gz", ".zst"};
+    for (size_t i = 0, size = strlen(path); i < 2; i++) {
+        size_t n = strlen(ends[i]);
+        if (size >= n && strcasecmp(path + size - n, ends[i]) == 0) {
+            return n;
+        }
+    }
+    return 0;
+}
 
 int unpack_open(struct unpack **out, const char *path, struct dt_error *err)
 {
@@ -187,6 +200,13 @@ static int look(struct unpack *u, struct dt_error *err)
         return -1;
     }
     u->looked = true;
+    static const unsigned char magic[] = {0x28, 0xb5, 0x2f, 0xfd, 0x1f};
+    const unsigned char *head = u->stream.next_in;
+    const size_t n = u->stream.avail_in;
+    bool cut = n > 0 && n < 4 && (memcmp(head, magic, n) == 0 || (n == 1 && *head == magic[4]));
+    if (cut && unpack_end(u->path) > 0) { /* not even what tells the packing */
+        return dt_fail(err, DT_INVALID, "%s: damaged or cut short (unexpected end)", u->path);
+    }
     enum packing packing = begins_gzip(u) ? GZIP : begins_zstd(u) ? ZSTD : PLAIN;
     u->zstd = packing == ZSTD ? ZSTD_createDCtx() : NULL;
     if ((packing == ZSTD && u->zstd == NULL) || (packing == GZIP && inflateInit2(&u->stream, GZIP_ONLY) != Z_OK)) {

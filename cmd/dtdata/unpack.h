@@ -9,6 +9,8 @@
 
 struct unpack;
 
+/* Bytes of the end of a name that says packed, .gz or .zst, in small or capital letters; 0: it has none. */
+size_t unpack_end(const char *path);
 /* "-": standard input. The caller closes. */
 int unpack_open(struct unpack **out, const char *path, struct dt_error *err);
 /* The next bytes, at least one of them before the end: `got` is 0 only there. Refused: packed

@@ -61,7 +61,7 @@ static int open_chat(struct chat *c, const struct model_source *source, struct d
     /* a row of that length, for which all memory is made */
     c->row.prompt_count = c->row.count = c->capacity - wished;
     c->row.ids = dt_alloc((size_t)c->capacity * sizeof *c->row.ids);
-    return generator_prepare(&c->generator, source, c->options, &c->row, 1, 1, err) == 0 &&
+    return generator_prepare(&c->generator, source, c->options, &c->row, 1, NULL, 1, err) == 0 &&
                    generator_open(c->generator, NULL, err) == 0
                ? generator_read(c->generator, source, err)
                : -1;

@@ -12,10 +12,10 @@ enum { LOCAL_DEFAULT = 8, LINES_MOST = 32 };
 
 /* One strategy on these GPUs. */
 struct line {
-    const char *name;
+    char name[64]; /* as it was asked for, where that says more than the row's */
     const struct strategy_row *row;
     struct simulation of;
-    double device_bytes, tokens_per_s, mfu;
+    double device_bytes, host_bytes, tokens_per_s, mfu; /* of a GPU; and what offload puts into its host's memory */
     char level[16];
     int64_t messages;
     bool fits;
@@ -44,15 +44,16 @@ static int add_line(struct estimate *e, const char *name, struct dt_error *err)
     struct job job = *e->job;
     struct trainer t;
     struct line x = {.row = strategy_find(name, e->options->gpus, err), .fits = true};
-    job.training.strategy = name;
     job.elsewhere = true;
-    if (x.row == NULL ||
+    if (x.row == NULL || job_take_strategy(&job, name, err) != 0 ||
         trainer_prepare(&t, &job, 0, e->options->gpus, e->local_size, DT_F32, e->gpu.memory_bytes, err) != 0) {
         return -1;
     }
     struct dt_error why;
-    x.name = x.row->name;
+    bool says_more = job.offload.optimizer != e->job->offload.optimizer;
+    (void)snprintf(x.name, sizeof x.name, "%s", says_more ? name : x.row->name);
     x.device_bytes = trainer_device_bytes(&t);
+    x.host_bytes = (double)t.memory.plan.bytes[PLAN_HOST];
     (void)trainer_level_name(&t, x.level);
     if (trainer_check_total(&t, e->gpu.memory_bytes, e->local_size, &why) != 0) {
         x.fits = false;
@@ -104,7 +105,11 @@ static int add_all(struct estimate *e, struct dt_error *err)
 
 static int add_named(struct estimate *e, const char *names, struct dt_error *err)
 {
-    for (const char *at = names; *at != 0 && e->count < LINES_MOST; at += strspn(at, ",")) {
+    if (names[strspn(names, ",")] == 0) {
+        return dt_fail(err, DT_INVALID, "--strategy %s: names no strategy; give all, or some with commas between",
+                       names);
+    }
+    for (const char *at = names + strspn(names, ","); *at != 0 && e->count < LINES_MOST; at += strspn(at, ",")) {
         char name[64];
         (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(at, ","), at);
         if (add_line(e, name, err) != 0) {
@@ -147,11 +152,12 @@ static void print_json(const struct estimate *e)
     for (int i = 0; i < e->count; i++) {
         const struct line *x = &e->lines[i];
         dt_text_printf(&text,
-                       "%s{\"strategy\": \"%s\", \"activation_checkpointing\": \"%s\", \"bytes\": %.0f, \"fits\": %s, "
+                       "%s{\"strategy\": \"%s\", \"activation_checkpointing\": \"%s\", \"bytes\": %.0f, "
+                       "\"host_bytes\": %.0f, \"fits\": %s, "
                        "\"step_s\": %.6g, \"kernels_s\": %.6g, \"tokens_per_s\": %.6g, \"mfu\": %.4g, "
                        "\"sent_bytes\": %.0f, \"sent_to_other_hosts_bytes\": %.0f, \"messages\": {",
-                       i > 0 ? ", " : "", x->name, x->level, x->device_bytes, x->fits ? "true" : "false", x->of.step_s,
-                       x->of.kernels_s, x->tokens_per_s, x->mfu, x->of.sent_bytes, x->of.across_bytes);
+                       i > 0 ? ", " : "", x->name, x->level, x->device_bytes, x->host_bytes, x->fits ? "true" : "false",
+                       x->of.step_s, x->of.kernels_s, x->tokens_per_s, x->mfu, x->of.sent_bytes, x->of.across_bytes);
         for (int k = 0, some = 0; k < DT_COLL_COUNT; k++) {
             if (x->of.messages[k] > 0) {
                 dt_text_printf(&text, "%s\"%s\": {\"count\": %lld, \"bytes\": %lld}", some++ > 0 ? ", " : "",
@@ -165,7 +171,7 @@ static void print_json(const struct estimate *e)
     dt_text_clear(&text);
 }
 
-/* At most 80 columns. */
+/* At most 80 columns, but for long names. */
 static void print_table(const struct estimate *e)
 {
     char memory[32], link[32], network[32];
@@ -174,15 +180,27 @@ static void print_table(const struct estimate *e)
                  dt_text_bytes(e->gpu.memory_bytes, memory, sizeof memory),
                  dt_text_bytes(e->gpu.link_bytes_per_s, link, sizeof link),
                  dt_text_bytes(e->gpu.network_bytes_per_s, network, sizeof network));
-    (void)printf("%-18s %-5s %8s %9s%9s %5s %7s %8s %s\n", "strategy", "level", "a GPU", "sends", "to hosts", "times",
-                 "ms", "tokens/s", "MFU");
+    int width = 18;
+    for (int i = 0; i < e->count; i++) {
+        int size = (int)strlen(e->lines[i].name);
+        width = size > width ? size : width;
+    }
+    (void)printf("%-*s %-5s %8s %9s%9s %5s %7s %8s %s\n", width, "strategy", "level", "a GPU", "sends", "to hosts",
+                 "times", "ms", "tokens/s", "MFU");
     for (int i = 0; i < e->count; i++) {
         const struct line *x = &e->lines[i];
-        (void)printf("%-18s %-5s %8s%c%9s%9s %5lld %7.5g %8.3g %.2f\n", x->name, x->level,
+        (void)printf("%-*s %-5s %8s%c%9s%9s %5lld %7.5g %8.3g %.2f\n", width, x->name, x->level,
                      dt_text_bytes(x->device_bytes, memory, sizeof memory), x->fits ? ' ' : '*',
                      dt_text_bytes(x->of.sent_bytes, link, sizeof link),
                      dt_text_bytes(x->of.across_bytes, network, sizeof network), (long long)x->messages,
                      x->of.step_s * 1e3, x->tokens_per_s, x->mfu);
+    }
+    for (int i = 0; i < e->count; i++) {
+        const struct line *x = &e->lines[i];
+        if (x->host_bytes > 0) {
+            (void)printf("%-*s %s of the host's memory for each GPU\n", width, x->name,
+                         dt_text_bytes(x->host_bytes, memory, sizeof memory));
+        }
     }
 }
 

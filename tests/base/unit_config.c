@@ -135,13 +135,13 @@ static void test_wrong_values(void **state)
     expect("{\"box\": {\"count\": 1, \"kind\": \"huge\"}}", NULL,
            "f:1:30: box.kind: is \"huge\", which is not there yet; give one of: small, large\n");
     expect("{\"box\": {\"count\": 1, \"pair\": [1]}}", NULL,
-           "f:1:30: box.pair: is a list; give a list of two whole numbers from 1 to 9, or null\n");
+           "f:1:30: box.pair: is [1]; give a list of two whole numbers from 1 to 9, or null\n");
     expect("{\"box\": {\"count\": 1, \"list\": [1, 10]}}", NULL,
-           "f:1:30: box.list: is a list; give a list of 1 to 32 whole numbers from 1 to 9\n");
+           "f:1:30: box.list: is [1, 10]; give a list of 1 to 32 whole numbers from 1 to 9\n");
     expect("{\"box\": {\"count\": 1, \"list\": [" ONES ONES ONES ONES "1]}}", NULL,
            "f:1:30: box.list: is a list; give a list of 1 to 32 whole numbers from 1 to 9\n");
     expect("{\"box\": {\"count\": 1, \"list\": []}}", NULL,
-           "f:1:30: box.list: is a list; give a list of 1 to 32 whole numbers from 1 to 9\n");
+           "f:1:30: box.list: is []; give a list of 1 to 32 whole numbers from 1 to 9\n");
     expect("{\"box\": 3}", NULL,
            "f:1:9: box: is 3; give an object, { \"key\": value, ... }\nf: box.count: missing; add it (how many)\n");
     expect("{}", NULL, "f: box.count: missing; add it (how many)\n");
@@ -310,9 +310,9 @@ static void test_strings(void **state)
     free(got);
     assert_true(b.texts.count == 1 && strcmp(b.texts.of[0], "auto") == 0);
 #define WANTED "; give a string that is not empty, or a list of such strings, or null\n"
-    expect("{\"box\": {\"count\": 1, \"texts\": []}}", NULL, "f:1:31: box.texts: is a list" WANTED);
-    expect("{\"box\": {\"count\": 1, \"texts\": [\"a\", \"\"]}}", NULL, "f:1:31: box.texts: is a list" WANTED);
-    expect("{\"box\": {\"count\": 1, \"texts\": [\"a\", 5]}}", NULL, "f:1:31: box.texts: is a list" WANTED);
+    expect("{\"box\": {\"count\": 1, \"texts\": []}}", NULL, "f:1:31: box.texts: is []" WANTED);
+    expect("{\"box\": {\"count\": 1, \"texts\": [\"a\", \"\"]}}", NULL, "f:1:31: box.texts: is [\"a\", \"\"]" WANTED);
+    expect("{\"box\": {\"count\": 1, \"texts\": [\"a\", 5]}}", NULL, "f:1:31: box.texts: is [\"a\", 5]" WANTED);
     expect("{\"box\": {\"count\": 1, \"texts\": \"\"}}", NULL, "f:1:31: box.texts: is \"\"" WANTED);
 #undef WANTED
 }

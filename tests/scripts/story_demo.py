@@ -40,10 +40,15 @@ def test_short_demo(tmp_path):
     assert re.search(rf"2048 tokens from .* in {len(train)} files", r.stderr + r.stdout), r
     said = dict(re.findall(r"held-out files, bits per byte: (\S+)(?: -9)? ([\d.]+)$", r.stdout, re.M))
     assert set(said) == {"model", "gzip", "4-gram"} and all(0.5 < float(x) < 8 for x in said.values()), said
-    assert os.path.exists(run / "loss.svg") and r.stdout.rstrip().endswith('"val": "shards/val-*.bin", "sequence_length": 256}')
+    assert os.path.exists(run / "loss.svg")
     before, _, after = r.stdout.partition("what the model writes")  # which may be anything
     own = (before + after[after.index("demo: held-out"):]).splitlines()
     assert len(own) > 30 and max(map(len, own)) <= 80, max(own, key=len)
+    # the last lines are commands that can be copied
+    own = r.stdout.partition("demo: with text of your own")[2].partition("\n")[2]
+    own = own.replace("text=FOLDER", "set -e; text=text/docs").replace("--output_dir", "--set training.max_steps=2 --set training.warmup_steps=1 --output_dir")
+    r = subprocess.run(["sh", "-c", own], check=False, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=env)
+    assert r.returncode == 0 and "bits/byte" in r.stderr and r.stdout.count("Once upon") == 1, r.stdout + r.stderr
 
 
 def picture(tmp_path, lines):
@@ -58,7 +63,7 @@ def test_picture(tmp_path):
     """A mark of training is a mean: 64 logged steps that jump by 1 make 32 marks on a straight line, with both evaluations in their places."""
     lines = [{"step": i, "loss": 5 - i / 32 + (0.5 if i % 2 else -0.5)} for i in range(1, 65)]
     said = picture(tmp_path, lines + [{"step": 32, "val_loss": 4.5}, {"step": 64, "val_loss": 3.5}])
-    assert len(said) == 12 and said[-1].endswith("64 steps") and max(map(len, said)) <= 80
+    assert len(said) == 13 and said[-2].endswith("64 steps") and max(map(len, said)) <= 80
     rows = [line.split("|", 1)[1] for line in said[:10]]
     marks = {(c, r) for r, row in enumerate(rows) for c, x in enumerate(row) if x == "."}
     assert 30 <= len(marks) <= 32 and sorted(marks) == sorted(marks, key=lambda m: (m[1], m[0]))  # falls, never rises

@@ -23,8 +23,14 @@ MUTANTS = {"1/N dropped": TESTS, "1/k dropped": TESTS, "sum in another order": T
 MORE_MUTANTS = {"clip skipped": TABLE, "loss scale not undone": TABLE, "first values of any seed": ["unit_chain"], "order of any seed": ["unit_sampler"],
                 "each epoch in one order": ["unit_sampler"], "masks by place in the batch": TABLE, "micro-steps overwrite": TABLE,
                 "replicas not summed": TABLE, "replicas count twice in the norm": TABLE, "weights that stay are old": TABLE,
-                "random bits by place in the unit": TABLE, "rate of the first step": TABLE, "micro-steps overwrite slices": TABLE}
-RANKS = {"masks by place in the batch": "1", "replicas not summed": "4", "replicas count twice in the norm": "4", "clip skipped": "2", "rate of the first step": "2"}
+                "random bits by place in the unit": TABLE, "rate of the first step": TABLE, "micro-steps overwrite slices": TABLE,
+                "no set_epoch": ["unit_sampler"], "values are not cut": TABLE, "targets of one rank": TABLE, "one rate for all groups": ["unit_optimizer"],
+                "statistics of one rank": TABLE, "errors are not added": ["unit_hooks"], "ranks never meet": TABLE, "an overflow is applied": TABLE,
+                "what is offloaded stays old": TABLE, "another neighbour's slice": TABLE, "samples begin anew": ["unit_resume"],
+                "steps are forgotten": ["unit_resume"]}
+RANKS = {"values are not cut": "2", "targets of one rank": "1", "statistics of one rank": "2", "ranks never meet": "2", "what is offloaded stays old": "1",
+         "another neighbour's slice": "4", "an overflow is applied": "2",
+         "masks by place in the batch": "1", "replicas not summed": "4", "replicas count twice in the norm": "4", "clip skipped": "2", "rate of the first step": "2"}
 if os.environ.get("DTRUN_ALL"):
     MUTANTS.update(MORE_MUTANTS)
 # (file, what stands there, what stands there instead): all in one build, in which the variable MUTANT names the one that is made.
@@ -49,6 +55,23 @@ EDITS = [
      'unit >= 0 && ((strategy_trains(s, unit) && !MUTANT("weights that stay are old")) ||'),
     ("worker/engine/optimizer.c", ".unit = first->declared.unit,", '.unit = MUTANT("random bits by place in the unit") ? r->unit : first->declared.unit,'),
     ("worker/engine/trainer_step.c", "trainer_rate(t, t->stepper.begun_samples)", 'trainer_rate(t, MUTANT("rate of the first step") ? 0 : t->stepper.begun_samples)'),
+    ("worker/data/sampler.c", "s->seed + (uint64_t)epoch)", 's->seed + (MUTANT("no set_epoch") ? 0 : (uint64_t)epoch))'),
+    ("worker/engine/optimizer.c", "args.clip_value = o->clip_value", 'args.clip_value = MUTANT("values are not cut") ? 0 : o->clip_value'),
+    ("worker/engine/step_sums.c", "+= in->valid_count[j]", '+= MUTANT("targets of one rank") && s->world->rank > 0 ? 0 : in->valid_count[j]'),
+    ("worker/engine/optimizer.c", ".lr = learning_rate * o->groups[group].lr_scale",
+     '.lr = learning_rate * (MUTANT("one rate for all groups") ? 1 : o->groups[group].lr_scale)'),
+    ("worker/engine/trainer_open.c", "sync_batch_norm ? t->size : 1", 'sync_batch_norm && !MUTANT("statistics of one rank") ? t->size : 1'),
+    ("worker/engine/hooks/power_sgd.c", "    if (at->error != NULL) {\n        w->device",
+     '    if (at->error != NULL && MUTANT("errors are not added")) {\n        clear(s, at->error, count);\n    }\n    if (at->error != NULL) {\n        w->device'),
+    ("worker/engine/hooks/local_sgd.c", "return h->apart &&", 'return h->apart && !MUTANT("ranks never meet") &&'),
+    ("worker/engine/trainer_step.c", "t->strategy.precision.scaler != NULL ? t->step_sums.overflow",
+     't->strategy.precision.scaler != NULL && !MUTANT("an overflow is applied") ? t->step_sums.overflow'),
+    ("worker/engine/homes/windows.c", "    if (v->changed == v->changed_end) {",
+     '    v->changed_end = MUTANT("what is offloaded stays old") ? v->changed : v->changed_end;\n    if (v->changed == v->changed_end) {'),
+    ("worker/engine/placements/weights_sliced.c", "(size_t)(s->shard_rank % s->reshard) * size_bytes",
+     '(MUTANT("another neighbour\'s slice") ? 0 : (size_t)(s->shard_rank % s->reshard)) * size_bytes'),
+    ("worker/run/trainer_continue.c", "t->run.position = state->position", 't->run.position = MUTANT("samples begin anew") ? 0 : state->position'),
+    ("worker/run/trainer_weights.c", "t->optimizer.steps = state->optimizer_steps", 't->optimizer.steps = MUTANT("steps are forgotten") ? 0 : state->optimizer_steps'),
     ("worker/model/chain.c", ".decay = dims >= 2", '.decay = dims >= (MUTANT("weight decay on biases") ? 1 : 2)'),
     ("collectives/store_table.c", "    *total = number = (int64_t)((uint64_t)number + (uint64_t)delta);",
      "    static int nth;\n    *total = (int64_t)((uint64_t)number + (uint64_t)delta);\n"
@@ -78,7 +101,7 @@ def tree(tmp_path_factory):
     for path, right, wrong in EDITS:
         source = (copy / path).read_text()
         assert source.count(right) == 1, f"{path} no longer holds {right!r}; say here where the rule is now"
-        (copy / path).write_text(CHOICE + source.replace(right, wrong))
+        (copy / path).write_text(("" if source.startswith(CHOICE) else CHOICE) + source.replace(right, wrong))
     made = subprocess.run(["make", "-s", "-j2", *[f"build/tests/{t}" for t in sorted(set(sum(MUTANTS.values(), [])))]], cwd=copy, capture_output=True, text=True, timeout=500,
                           env={k: v for k, v in os.environ.items() if k not in ("B", "SAN", "MAKEFLAGS", "MFLAGS")})
     assert made.returncode == 0, made.stderr[-3000:]

@@ -159,10 +159,31 @@ static int64_t samples_at(const struct horizon *h, const struct job_training *j,
     return times(epoch, whole) + (position < full && position < whole ? position : whole);
 }
 
+/* Where training.epoch_limit ends a run by samples, each of whose steps counts as a whole one. */
+static int64_t limit_of(const struct horizon *h, const struct job_training *j)
+{
+    struct job_training whole = *j;
+    int64_t samples = 0;
+    whole.num_epochs = (double)j->epoch_limit;
+    if (j->accumulation_schedule.count == 0) {
+        return h->base + times(horizon_epoch_steps(&whole, h->rows, &h->of, 0, 0), batch_of(&h->of));
+    }
+    for (int64_t epoch = 0; epoch < j->epoch_limit;) {
+        struct batch_split of = split_in(j, &h->of, epoch);
+        int64_t next = job_accumulation_end(j, epoch);
+        next = next < j->epoch_limit ? next : j->epoch_limit;
+        samples += times((next - epoch) * steps_of_epoch(j, h->rows, &of), batch_of(&of));
+        epoch = next;
+    }
+    return h->base + samples;
+}
+
 static int64_t end_of(const struct horizon *h, const struct job_training *j)
 {
     if (by_samples(j)) {
-        return j->max_samples > 0 ? j->max_samples : h->end;
+        int64_t end = j->max_samples > 0 ? j->max_samples : h->end;
+        int64_t limit = j->epoch_limit > 0 ? limit_of(h, j) : end;
+        return limit < end ? limit : end;
     }
     struct job_training even = *j; /* the first batch in all epochs is the unit */
     even.accumulation_schedule.count = 0;

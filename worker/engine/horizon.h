@@ -6,6 +6,7 @@
  *   training.max_steps   so many steps of the batch at that time: of the first start, or of where another number was given. Their samples stay. A larger number that
  *                        lies behind already, because steps have become smaller, is so many more steps of the first batch
  *   training.max_tokens  so many samples, whatever a step has of them
+ *                        Of both training.epoch_limit may be the earlier end: so many passes over the data, by the first batch
  *   training.num_epochs  passes over the data; how far it is, the place in the data says
  *
  * training.accumulation_schedule changes the batch from epoch to epoch. The first epoch's stays the

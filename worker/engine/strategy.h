@@ -86,7 +86,7 @@ struct strategy_row {
 };
 
 struct strategy_alias {
-    const char *name, *row; /* what the name says of offloading is job_offload.c's */
+    const char *name, *row; /* what the name says of offloading is job_strategy.c's */
 };
 
 /* What a strategy was asked to do, in the order in which it was asked: G gather, F and B

@@ -61,7 +61,6 @@ int trainer_judge(struct trainer *t, struct trainer_pending *p, struct dt_error 
     }
     t->run.goes_back = action == GUARD_ROLLBACK;
     p->skipped = true;
-    t->run.outlier_steps++;
     say_outlier(t, found, found == OUTLIER_GRAD_Z ? r->grad_norm : r->loss, score);
     return 0;
 }

@@ -106,6 +106,7 @@ struct job {
         int64_t max_tokens, max_samples;          /* 0: by max_steps or num_epochs; these tokens as samples */
         int64_t max_steps;                        /* -1: by num_epochs */
         double num_epochs;                        /* 0: by max_steps */
+        int64_t epoch_limit;                      /* of a run by max_steps or max_tokens; 0: none */
         double learning_rate, warmup_ratio, min_lr_ratio;
         double lr_power, decay_ratio;      /* of polynomial; of warmup_stable_decay */
         int64_t warmup_steps;              /* -1: by warmup_ratio */
@@ -125,6 +126,7 @@ struct job {
         int64_t eval_every_n_steps;
         double eval_batches;          /* below 1: a share of them; 0: all */
         double eval_every_n_epochs;   /* 0: never */
+        double eval_delay;            /* in the unit of these two */
         int64_t num_sanity_val_steps; /* -1: all */
         int64_t fast_dev_run;
         int64_t min_steps;
@@ -328,9 +330,18 @@ void job_check_sections(struct job *job, struct dt_config *c, const bool *good, 
 /* job_offload.c: a strategy whose name says that it offloads fills in what the keys of `offload` leave
  * open; then what the job asks of its strategy and what spans keys is checked. */
 void job_check_offload(struct job *job, struct dt_config *c);
-/* What a strategy of this name slices over ranks. */
-enum strategy_slices { SLICES_NOTHING, SLICES_STATE, SLICES_WEIGHTS };
-enum strategy_slices job_strategy_slices(const char *strategy);
+/* job_strategy.c: what a name of a strategy means for keys of the job. */
+enum strategy_slices { SLICES_NOTHING, SLICES_STATE, SLICES_WEIGHTS }; /* over ranks; the latter also what is before */
+struct job_strategy {
+    enum strategy_slices slices;
+    bool whole_gradients;                  /* until they are reduced, once a step */
+    bool keeps_weights;                    /* sliced weights stay gathered from forward to backward */
+    enum offload_to optimizer, parameters; /* that the name asks for */
+};
+struct job_strategy job_strategy(const char *name);
+/* Gives a job that has been read another strategy, and what that name says of offloading; the job borrows `name`.
+ * DT_INVALID if the two do not go together. */
+int job_take_strategy(struct job *job, const char *name, struct dt_error *err);
 /* job_needs.c: names or refuses keys without those beside which they count. */
 void job_check_needs(struct job *job, struct dt_config *c);
 /* job_hooks.c: what spans the sections ddp, power_sgd and local_sgd and the strategy. */

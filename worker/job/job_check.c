@@ -74,6 +74,15 @@ static void check_length(struct job *job, struct dt_config *c)
                           "%" PRId64 " is more than training.max_steps %" PRId64 "; lower it", t->warmup_steps,
                           t->max_steps);
     }
+    if (t->max_steps > 0 && t->min_steps > t->max_steps) {
+        dt_config_problem(c, "training.min_steps",
+                          "%" PRId64 " is more than training.max_steps %" PRId64 " (%s); lower it", t->min_steps,
+                          t->max_steps, dt_config_source(c, "training.max_steps"));
+    }
+    if (t->max_steps < 0 && t->max_tokens == 0 && t->min_epochs > t->num_epochs) {
+        dt_config_problem(c, "training.min_epochs", "%g is more than training.num_epochs %g (%s); lower it",
+                          t->min_epochs, t->num_epochs, dt_config_source(c, "training.num_epochs"));
+    }
     if (t->guard_action == GUARD_ROLLBACK && job->checkpointing.save_every_n_steps == 0 &&
         job->checkpointing.save_every_n_epochs == 0) {
         dt_config_problem(c, "training.loss_guard_action",

@@ -77,6 +77,7 @@ static const struct job_key {
     {"training.max_steps", JOB_KEY_LENGTH},
     {"training.max_tokens", JOB_KEY_LENGTH},
     {"training.num_epochs", JOB_KEY_LENGTH},
+    {"training.epoch_limit", JOB_KEY_LENGTH},
 };
 
 enum { KEY_COUNT = sizeof keys / sizeof keys[0], SCHEDULER_MOST = 64, KEYS_OF_ALL_MAX = 1024 };

@@ -42,6 +42,7 @@ static const struct dt_rule kept = {.type = DT_RULE_INTEGER, .min = 0, .max = 10
 static const struct dt_rule batches = {.type = DT_RULE_NUMBER, .max = STEPS};
 static const struct dt_rule batches_or_null = {
     .type = DT_RULE_NUMBER, .open_min = true, .max = STEPS, .null = true, .null_value = -1};
+static const struct dt_rule epoch_limit = {.type = DT_RULE_INTEGER, .max = EPOCHS};
 static const struct dt_rule epochs = {.type = DT_RULE_NUMBER, .max = EPOCHS};
 static const struct dt_rule small = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
 static const struct dt_rule small_or_object = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536, .object = true};
@@ -283,6 +284,9 @@ static const struct dt_field training_fields[] = {
     {"max_tokens", "0", "tokens of the whole run; 0: by max_steps or num_epochs", AT(max_tokens), &tokens},
     {"max_steps", "-1", "optimizer steps; -1: by num_epochs", AT(max_steps), &steps_or_minus_1},
     {"num_epochs", "0", "passes over the data; 0: by max_steps; 3 when neither is given", AT(num_epochs), &epochs},
+    {"epoch_limit", "0",
+     "with max_steps or max_tokens: the run ends after so many epochs if these end later; 0: no limit", AT(epoch_limit),
+     &epoch_limit},
     {"learning_rate", "5e-05", "highest learning rate", AT(learning_rate), &from_0},
     {"lr_scheduler_type", "\"linear\"", "course of the learning rate after the warm-up", AT(lr_scheduler_type),
      &scheduler},
@@ -330,6 +334,8 @@ static const struct dt_field training_fields[] = {
      &eval_batches},
     {"eval_every_n_epochs", "0", "epochs between evaluations, also parts of one (0.25); 0: by eval_every_n_steps",
      AT(eval_every_n_epochs), &epochs},
+    {"eval_delay", "0", "steps, or with eval_every_n_epochs epochs, before which nothing is evaluated but at the end",
+     AT(eval_delay), &epochs},
     {"num_sanity_val_steps", "0", "batches of each set that a new run evaluates before its first step; -1: all",
      AT(num_sanity_val_steps), &steps_or_minus_1},
     {"min_steps", "0", "steps before which early_stopping and max_time end nothing", AT(min_steps), &steps},

@@ -125,12 +125,18 @@ void job_check_hooks(struct job *job, struct dt_config *c)
     job->ddp.comm_wrapper = plain_word(job->ddp.comm_wrapper);
     const char *name = job->ddp.comm_hook, *wrap = job->ddp.comm_wrapper;
     const char *key = name != NULL ? "ddp.comm_hook" : wrap != NULL ? "ddp.comm_wrapper" : NULL;
-    if (key != NULL && (local || job_strategy_slices(strategy) != SLICES_NOTHING)) {
+    if (key != NULL && (local || job_strategy(strategy).slices != SLICES_NOTHING)) {
         dt_config_problem(c, key, "goes with ddp, zero0 and no_shard, and training.strategy is %s; remove %s", strategy,
                           local ? "it, or write ddp with post_local_sgd" : "it, or write ddp");
     } else if ((key != NULL || local) && job->training.accumulate_sync == SYNC_EVERY_MICRO_STEP) {
         dt_config_problem(c, key != NULL ? key : "training.strategy",
                           "works once a step, and training.accumulate_sync is every_micro_step; remove that");
+    } else if (job->precision.compute == DT_F64 &&
+               (wrap != NULL || (name != NULL && strstr(name, "_compress") != NULL))) {
+        dt_config_problem(
+            c, wrap != NULL ? "ddp.comm_wrapper" : key,
+            "16 bits on the wire of a run in fp64 are not there yet; write 32-true as training.precision, "
+            "or remove it");
     } else if (name != NULL && wrap != NULL && strstr(name, "_compress") != NULL && strcmp(name, wrap) != 0) {
         dt_config_problem(c, "ddp.comm_wrapper", "%s around %s rounds twice; remove one", wrap, name);
     }

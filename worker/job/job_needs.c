@@ -41,8 +41,7 @@ static bool any_local_sgd(const struct job *job)
 static bool whole_gradients(const struct job *job)
 {
     const struct job_training *t = &job->training;
-    bool whole = job_strategy_slices(t->strategy) == SLICES_NOTHING || strcmp(t->strategy, "zero1") == 0 ||
-                 strstr(t->strategy, "stage_1") != NULL;
+    bool whole = job_strategy(t->strategy).whole_gradients;
     switch (t->accumulate_sync) {
     case SYNC_AUTO:
         return whole;
@@ -61,13 +60,12 @@ static bool sliced_gradients(const struct job *job)
 
 static bool sliced_weights(const struct job *job)
 {
-    return job_strategy_slices(job->training.strategy) == SLICES_WEIGHTS;
+    return job_strategy(job->training.strategy).slices == SLICES_WEIGHTS;
 }
 
 static bool slices_after_forward(const struct job *job)
 {
-    const char *strategy = job->training.strategy;
-    return sliced_weights(job) && strstr(strategy, "grad_op") == NULL && strstr(strategy, "shard_zero2") == NULL;
+    return sliced_weights(job) && !job_strategy(job->training.strategy).keeps_weights;
 }
 
 static bool persistent(const struct job *job)
@@ -212,6 +210,12 @@ static bool evaluates(const struct job *job)
     return job->data.val.count > 0;
 }
 
+static bool evaluates_within(const struct job *job)
+{
+    const struct job_training *t = &job->training;
+    return evaluates(job) && (t->eval_every_n_steps > 0 || t->eval_every_n_epochs > 0);
+}
+
 static bool guards(const struct job *job)
 {
     return job->training.guard_factor > 0;
@@ -242,6 +246,11 @@ static bool goes_by_epochs(const struct job *job)
     return job->training.max_steps < 0 && job->training.max_tokens == 0;
 }
 
+static bool goes_by_steps(const struct job *job)
+{
+    return !goes_by_epochs(job);
+}
+
 static bool on_gpus(const struct job *job)
 {
     return strcmp(job->training.device, "cpu") != 0;
@@ -270,6 +279,7 @@ static const struct job_need needs[] = {
      "transforms.random_resized_crop=28", "", true},
     {"training", "num_epochs", goes_by_epochs, "a length by epochs, and training.max_steps or max_tokens says it", "",
      "training.max_steps=5", false},
+    {"training", "epoch_limit", goes_by_steps, "training.max_steps or max_tokens", "training.max_steps=5", "", false},
     {"training", "loss_guard_action", guards, "training.loss_guard_factor", "training.loss_guard_factor=3", "", false},
     {"training", "loss_guard_window", looks_back, "training.loss_guard_factor, skip_update_lossz or skip_update_gradz",
      "training.skip_update_gradz=3", "", false},
@@ -279,6 +289,8 @@ static const struct job_need needs[] = {
      "training.overfit_batches 0, which says how many batches there are otherwise", "", "training.overfit_batches=2",
      false},
     {"training", "eval_batches", evaluates, "data.val", "data.val=x", "", false},
+    {"training", "eval_delay", evaluates_within, "training.eval_every_n_steps or eval_every_n_epochs",
+     "data.val=x training.eval_every_n_steps=5", "", false},
     {"training", "min_steps|min_epochs", may_stop, "early_stopping.monitor or training.max_time",
      "training.max_time=1:00", "", false},
     {"training", "accumulate_sync|partial_accumulation", accumulates, "training.gradient_accumulation_steps above 1",

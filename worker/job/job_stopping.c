@@ -132,6 +132,7 @@ void job_make_trial(struct job *job)
         t->max_steps = t->fast_dev_run;
         t->max_tokens = 0;
         t->num_epochs = 0;
+        t->epoch_limit = 0;
         t->eval_batches = (double)t->fast_dev_run;
         t->num_sanity_val_steps = t->min_steps = 0;
         t->min_epochs = 0;

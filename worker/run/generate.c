@@ -388,7 +388,8 @@ static int generate_batch(struct generator *g, int64_t first, int64_t count, str
 }
 
 /* The chain for these rows: a cache for the longest one, and a piece of a prompt. */
-static int open_chain(struct generator *g, const struct model_source *source, int shards, struct dt_error *err)
+static int open_chain(struct generator *g, const struct model_source *source, const struct wrap_policy *wrap,
+                      int shards, struct dt_error *err)
 {
     const struct generate_options *o = g->options;
     int64_t batch_size = g->row_count < o->batch_size ? g->row_count : o->batch_size, longest = 1;
@@ -401,11 +402,13 @@ static int open_chain(struct generator *g, const struct model_source *source, in
     piece = piece < g->capacity && !o->recomputes ? piece : g->capacity;
     struct model_spec spec = spec_of(source, o->recomputes ? 1 : batch_size, piece);
     spec.cache_length = o->recomputes ? 0 : g->capacity;
+    spec.wrap = wrap != NULL ? *wrap : spec.wrap;
     return chain_open(&g->chain, &spec, shards, err);
 }
 
 int generator_prepare(struct generator **out, const struct model_source *source, const struct generate_options *options,
-                      struct generate_row *rows, int64_t row_count, int shards, struct dt_error *err)
+                      struct generate_row *rows, int64_t row_count, const struct wrap_policy *wrap, int shards,
+                      struct dt_error *err)
 {
     struct generator *g = *out = dt_alloc(sizeof *g);
     *g = (struct generator){.options = options, .rows = rows, .row_count = row_count};
@@ -422,7 +425,7 @@ int generator_prepare(struct generator **out, const struct model_source *source,
         rows[i].ids =
             dt_realloc(rows[i].ids, (size_t)(rows[i].prompt_count + options->max_new_tokens) * sizeof(int32_t));
     }
-    if (open_chain(g, source, shards, err) != 0) {
+    if (open_chain(g, source, wrap, shards, err) != 0) {
         return -1;
     }
     measure(g);
@@ -447,7 +450,7 @@ int generate_rows(const struct model_source *source, const struct generate_optio
                   int64_t row_count, struct dt_error *err)
 {
     struct generator *g = NULL;
-    int rc = generator_prepare(&g, source, options, rows, row_count, 1, err);
+    int rc = generator_prepare(&g, source, options, rows, row_count, NULL, 1, err);
     rc = rc == 0 ? generator_open(g, NULL, err) : rc;
     rc = rc == 0 ? generator_read(g, source, err) : rc;
     rc = rc == 0 ? generator_run(g, err) : rc;

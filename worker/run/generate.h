@@ -53,10 +53,11 @@ int generate_rows(const struct model_source *source, const struct generate_optio
  * generator has then. */
 struct generator;
 /* Checks the rows, as generate_rows does, and opens the chain; allocates none of the memory that it computes
- * in. shards: units are padded as for so many ranks. All but `out` are borrowed until generator_close, which
- * follows in any case. */
+ * in. wrap, shards: units are those of a chain that was opened with them (null: those of the model), padded as for
+ * so many ranks. All but `out` are borrowed until generator_close, which follows in any case. */
 int generator_prepare(struct generator **out, const struct model_source *source, const struct generate_options *options,
-                      struct generate_row *rows, int64_t row_count, int shards, struct dt_error *err);
+                      struct generate_row *rows, int64_t row_count, const struct wrap_policy *wrap, int shards,
+                      struct dt_error *err);
 /* All weights of the source, behind generator_open. */
 int generator_read(struct generator *g, const struct model_source *source, struct dt_error *err);
 /* Bytes of that memory: weights, cache, activations, logits. */

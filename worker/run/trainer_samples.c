@@ -66,7 +66,8 @@ static int prepare_generator(struct trainer *t, struct trainer_samples *s, struc
     if (prompts_add_job(&s->prompts, &s->source, job, err) != 0) {
         return -1;
     }
-    return generator_prepare(&s->generator, &s->source, &s->options, s->prompts.rows, s->prompts.count, t->shards, err);
+    return generator_prepare(&s->generator, &s->source, &s->options, s->prompts.rows, s->prompts.count, &t->chain.spec.wrap,
+                             t->shards, err);
 }
 
 int trainer_plan_samples(struct trainer *t, struct dt_error *err)
@@ -88,8 +89,10 @@ int trainer_plan_samples(struct trainer *t, struct dt_error *err)
     struct trainer_samples *s = t->samples = dt_alloc(sizeof *s);
     dt_text_init(&s->ignored);
     s->portion = portion_of(t);
-    s->gathered =
-        plan_add(&t->memory.plan, PLAN_COMMUNICATION, PLAN_PEERS, (size_t)(s->portion * t->shards) * sizeof(float));
+    const struct precision *p = &t->strategy.precision;
+    size_t size = dt_dtype_size(p->masters), low = dt_dtype_size(p->compute); /* of what is frozen */
+    s->gathered = plan_add(&t->memory.plan, PLAN_COMMUNICATION, PLAN_PEERS,
+                           (size_t)(s->portion * t->shards) * (size > low ? size : low));
     if (t->rank != 0) {
         return 0;
     }

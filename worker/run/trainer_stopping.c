@@ -61,6 +61,13 @@ static bool ends_epochs(const struct trainer *t, double every, int64_t step)
     return crosses(t, every, t->run.epoch, t->run.position, t->run.epoch, t->run.position - batch);
 }
 
+/* Epochs that are done after a step. */
+static double epochs_after(const struct trainer *t, int64_t step)
+{
+    const struct trainer_pending *p = &t->stepper.pending[(step - 1) % 2];
+    return step > t->run.first_step ? epochs_at(t, p->epoch, p->position) : epochs_at(t, t->run.epoch, t->run.position);
+}
+
 bool trainer_save_falls_on(const struct trainer *t, int64_t step)
 {
     const struct job_checkpointing *j = &t->job->checkpointing;
@@ -84,10 +91,14 @@ bool trainer_evaluation_falls_on(const struct trainer *t, int64_t step)
     if (t->feeds.val_count == 0) {
         return false;
     }
-    if (step >= t->run.total_steps || (j->eval_every_n_steps > 0 && step % j->eval_every_n_steps == 0)) {
+    if (step >= t->run.total_steps) {
         return true;
     }
-    return ends_epochs(t, j->eval_every_n_epochs, step);
+    if (j->eval_every_n_steps > 0) {
+        return step % j->eval_every_n_steps == 0 && (double)step >= j->eval_delay;
+    }
+    const double slack = 1e-9;
+    return ends_epochs(t, j->eval_every_n_epochs, step) && epochs_after(t, step) + slack >= j->eval_delay;
 }
 
 /* A value that a monitor names; NaN: the evaluation has none. */

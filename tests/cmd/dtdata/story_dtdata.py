@@ -53,7 +53,8 @@ def test_folder(tmp_path):
     wanted = b"first text\n\0" + "zweiter Text: äöü\n\0".encode() + b"third, packed\n\0"
     assert bytes(ids_of(out / "train-00000.bin")) == wanted
     assert stdout == f"train: 3 files, {len(wanted)} tokens in 1 shard: {out}/train-*.bin\n"
-    assert stderr == "dtdata: left out 1 binary and 1 empty files\n"
+    assert stderr == (f"dtdata: left out 1 binary file; the first is {text}/sub/binary\n"
+                      f"dtdata: left out 1 empty file; the first is {text}/empty.txt\n")
     info = json.load(open(out / "train-00000.bin.json"))
     assert info["tokenizer"] == "bytes" and info["vocabulary"] == 256 and info["tokens"] == len(wanted)
     assert info["sources"] == [str(text / "a.txt"), str(text / "b.txt"), str(text / "sub" / "c.txt.gz")]
@@ -104,7 +105,7 @@ def test_records(tmp_path):
     (tmp_path / "c.jsonl").write_text('{"text": "x"}\n{"text": 1,}\n')
     _, err = dtdata("tokenize", "-o", tmp_path / "q", tmp_path / "c.jsonl", code=1)
     assert err == f"dtdata: {tmp_path}/c.jsonl: record 2:1:12: a comma before \"}}\"; remove the comma\n"
-    assert os.listdir(tmp_path / "q") == []
+    assert not (tmp_path / "q").exists()
 
 
 MARK = b"\xef\xbb\xbf"
@@ -138,7 +139,7 @@ def test_byte_order_marks_are_no_text(tmp_path):
         (folder / name).write_bytes(data)
     _, err = dtdata("tokenize", "-o", tmp_path / "q", "--val", "0", folder)
     assert bytes(ids_of(tmp_path / "q/train-00000.bin")) == b"a\0b\0"
-    assert err == f"dtdata: left out 0 binary and 1 empty files\ndtdata: left out 2 byte order marks; the first begins {folder}/a.txt\n"
+    assert err == f"dtdata: left out 1 empty file; the first is {folder}/c.txt\ndtdata: left out 2 byte order marks; the first begins {folder}/a.txt\n"
 
 
 def test_nothing_is_no_data(tmp_path):
@@ -205,10 +206,10 @@ def test_own_files_are_no_text(tmp_path):
 def test_packed(tmp_path):
     """Members that follow each other are one text, zeros behind them nothing; anything else would be lost."""
     one, two = gzip.compress(b"one "), gzip.compress(b"two" * 100000)
-    for name, data in ("plain.gz", b"not packed"), ("two.gz", one + two), ("tape.gz", one + bytes(700) + two + bytes(70000)), ("short.gz", b"\x1f"):
+    for name, data in ("plain.gz", b"not packed"), ("two.gz", one + two), ("tape.gz", one + bytes(700) + two + bytes(70000)), ("short.gx", b"\x1f"):
         (tmp_path / name).write_bytes(data)
         dtdata("tokenize", "-o", tmp_path / "o", "--overwrite", tmp_path / name)
-        wanted = data if name in ("plain.gz", "short.gz") else b"one " + b"two" * 100000
+        wanted = data if name in ("plain.gz", "short.gx") else b"one " + b"two" * 100000
         assert bytes(ids_of(tmp_path / "o/train-00000.bin")) == wanted + b"\0"
     for name, data in ("a.gz", one + b"garbage\n"), ("b.gz", one + bytes(3) + b"\x1f"), ("c.gz", one + b"\x1f\x00" + two[2:]):
         (tmp_path / name).write_bytes(data)
@@ -229,7 +230,7 @@ def test_devices(tmp_path):
         p = subprocess.run([DTDATA, "tokenize", "-o", str(tmp_path / "o"), "-"], stdin=zero, capture_output=True, text=True, timeout=60,
                            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000000, 1000000)))
     assert (p.returncode, p.stderr) == (1, "dtdata: -: binary, not text: a NUL among its first bytes\n")
-    assert os.listdir(tmp_path / "o") == []
+    assert not (tmp_path / "o").exists()
 
 
 def test_existing_shards_are_kept(tmp_path):
@@ -244,12 +245,46 @@ def test_existing_shards_are_kept(tmp_path):
     assert bytes(ids_of(first)) == b"new text\0"
 
 
+def test_a_file_is_read_once(tmp_path):
+    """Links, and paths that were given before, are the file that was read."""
+    (tmp_path / "in/d").mkdir(parents=True)
+    for name in "a", "d/b":
+        (tmp_path / "in" / name).write_text(name)
+    os.link(tmp_path / "in/a", tmp_path / "in/d/a2")
+    (tmp_path / "in/z").symlink_to("a")
+    _, err = dtdata("tokenize", "-o", tmp_path / "o", "--val", "0", tmp_path / "in", tmp_path / "in/d/b", tmp_path / "in/./d")
+    assert bytes(ids_of(tmp_path / "o/train-00000.bin")) == b"a\0d/b\0"
+    assert err == f"dtdata: left out 5 files that were read already; the first is {tmp_path}/in/d/a2\n"
+    many = tmp_path / "many"
+    many.mkdir()
+    for i in range(300):
+        (many / f"{i:03}").write_text("x")  # alike, and yet different files
+    dtdata("tokenize", "-o", tmp_path / "p", "--val", "0", many)
+    assert bytes(ids_of(tmp_path / "p/train-00000.bin")) == b"x\0" * 300
+
+
+def test_capital_ends_of_names(tmp_path):
+    """Tables of other systems are called DATA.CSV."""
+    for name, data, wanted in (("DATA.CSV", b"TEXT,B\r\nq,1\r\n", b"q\0"), ("a.JSONL", b'{"TEXT": "x"}\n', b"x\0"),
+                               ("b.Csv.GZ", gzip.compress(b"TEXT\ny\n"), b"y\0"), ("c.JSON", b'[{"TEXT": "z"}]', b"z\0")):
+        (tmp_path / name).write_bytes(data)
+        dtdata("tokenize", "-o", tmp_path / "o", "--overwrite", "--text_key", "TEXT", tmp_path / name)
+        assert bytes(ids_of(tmp_path / "o/train-00000.bin")) == wanted, name
+
+
 def test_bad_input(tmp_path):
     _, err = dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "none", code=2)
     assert err == f"dtdata: {tmp_path}/none: No such file or directory\n"
     (tmp_path / "b").write_bytes(b"\0\0")
     _, err = dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "b", code=1)
     assert err == f"dtdata: {tmp_path}/b: no text: 1 binary and 0 empty files; give text files or folders of them\n"
+    for name, data in (("a.gz", b"\x1f"), ("a.zst", b"\x28\xb5\x2f"), ("a.ZST", b"\x28")):
+        (tmp_path / name).write_bytes(data)
+        _, err = dtdata("tokenize", "-o", tmp_path / "o", tmp_path / name, code=1)
+        assert err == f"dtdata: {tmp_path}/{name}: damaged or cut short (unexpected end)\n"
+    (tmp_path / "j.jsonl").write_bytes(b"{}\n")
+    dtdata("tokenize", "-o", tmp_path / "o/p", tmp_path / "j.jsonl", code=1)
+    assert not (tmp_path / "o/p").exists(), "a folder that holds nothing"
     (tmp_path / "t").write_bytes(b"text")
     _, err = dtdata("tokenize", "-o", tmp_path / "o", "--val", "0.1", tmp_path / "t", code=2)
     assert err == "dtdata: --val: whole files are held out, and there is only one; give more files, or --val 0\n"
@@ -268,7 +303,7 @@ def test_full_disk_leaves_nothing(tmp_path):
     assert "train-00000.bin: File too large; files may have 293 KiB here: raise the limit with ulimit -f" in err, err
     _, err = dtdata("train-tokenizer", "-o", tmp_path / "k", __file__, code=1, limit_bytes=2000)
     assert "File too large; files may have 2.0 KiB here" in err and not (tmp_path / "k").exists()
-    assert os.listdir(tmp_path / "o") == []
+    assert not (tmp_path / "o").exists()
 
 
 def test_signal_leaves_nothing(tmp_path):
@@ -282,7 +317,7 @@ def test_signal_leaves_nothing(tmp_path):
     err = p.stderr.read().decode()
     assert p.wait(timeout=60) == 143
     assert err == "dtdata: stopped by signal 15; nothing was written\n"
-    assert os.listdir(tmp_path / "o") == []
+    assert not (tmp_path / "o").exists()
 
 
 def test_a_script_in_the_background_is_not_interrupted(tmp_path):
@@ -295,6 +330,25 @@ def test_a_script_in_the_background_is_not_interrupted(tmp_path):
     p.send_signal(signal.SIGINT)
     p.stdin.close()
     assert p.wait(timeout=60) == 0
+
+
+def test_inspect_foreign_shards(tmp_path):
+    """Shards of others, which say nothing of tokenizer and documents: llm.c's, where an end stands before each, and nanoGPT's."""
+    ids = b"\0ab\0\0cd"
+    wide = struct.pack(f"<{len(ids)}H", *ids)
+    (tmp_path / "l.bin").write_bytes(struct.pack("<3i", 20240520, 1, len(ids)) + bytes(1012) + wide)
+    (tmp_path / "n.bin").write_bytes(wide)
+    for name, options in ("l", ()), ("n", ("--format", "nanogpt")):
+        out, _ = dtdata("inspect", "--tokenizer", "bytes", "--samples", 3, *options, tmp_path / f"{name}.bin")
+        assert out.splitlines()[3:] == ["  document 1, ids 1 to 2: ab", "  document 2, ids 4 to 3: ", "  document 3, ids 5 to 6, not ended in this shard: cd"]
+        out, _ = dtdata("inspect", *options, tmp_path / f"{name}.bin")
+        assert "text 1, ids 0 to 6, not ended in this shard: 0 97 98 0 0 99 100\n" in out
+    _, err = dtdata("inspect", "--end", "x", tmp_path / "l.bin", code=1)
+    assert err == f"dtdata: {tmp_path}/l.bin: --end x: its tokenizer is not known; give --tokenizer\n"
+    _, err = dtdata("inspect", "--end", "x", "--tokenizer", "bytes", tmp_path / "l.bin", code=1)
+    assert err == "dtdata: x: bytes end documents with 0\n"
+    _, err = dtdata("inspect", "--format", "x", tmp_path / "l.bin", code=2)
+    assert "give nanogpt (ids without a header) or auto" in err
 
 
 def test_inspect_finds_damage(tmp_path):

@@ -219,13 +219,25 @@ def test_csv_and_tsv(tmp_path):
             assert err == f"dtdata: {tmp_path}/a.csv:{place}: the label spam is none of ham\n"
         else:
             assert [label for _, label in rows(tmp_path / "p/train-00000.safetensors")[0]] == [1, 0, 1, 0]
+    # an index without a name, as pandas writes it, and empty columns, as tables of Excel have them
+    (tmp_path / "e.csv").write_bytes(b",text,label,,,x,x\n0,a,ham,,,,\n1,b,spam,,,1,2\n")
+    dtdata("tokenize", "-o", tmp_path / "e", "--label_column", "label", tmp_path / "e.csv")
+    assert rows(tmp_path / "e/train-00000.safetensors")[0] == [([97], 0), ([98], 1)]
     (tmp_path / "n.csv").write_bytes(b"text,label\na,10\nb,0.5\n")
     dtdata("tokenize", "-o", tmp_path / "n", "--label_column", "label", "--regression", tmp_path / "n.csv")
     got, meta = rows(tmp_path / "n/train-00000.safetensors")
     assert [label for _, label in got] == [10.0, 0.5] and "label_names" not in meta
+    for value, says in ("1e39", "is beyond the numbers of fp32"), ("nan", "is no number"), ("-inf", "is no number"):
+        (tmp_path / "n.csv").write_text(f"text,label\na,10\nb,{value}\n")
+        _, err = dtdata("tokenize", "-o", tmp_path / "m", "--label_column", "label", "--regression", tmp_path / "n.csv", code=1)
+        assert err == f"dtdata: {tmp_path}/n.csv:3: the label {value} {says}\n"
 
 
 def test_labels_of_json_and_numbers(tmp_path):
+    (tmp_path / "b.jsonl").write_text('{"text": "a", "label": 9007199254740993}\n{"text": "a", "label": 9007199254740992}\n')
+    _, err = dtdata("tokenize", "-o", tmp_path / "b", "--label_column", "label", tmp_path / "b.jsonl", code=1)
+    assert err == f"dtdata: {tmp_path}/b.jsonl: record 1: the label is a number beyond 2^53, where two are read as one; write it as a text\n"
+    dtdata("tokenize", "-o", tmp_path / "b", "--label_column", "label", "--regression", tmp_path / "b.jsonl")
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": f"t{i}", "label": i % 11}) + "\n" for i in range(33)))
     dtdata("tokenize", "-o", tmp_path / "o", "--label_column", "label", tmp_path / "a.jsonl")
     got, meta = rows(tmp_path / "o/train-00000.safetensors")
@@ -277,8 +289,8 @@ def test_broken_records(tmp_path):
         assert bytes(shards(tmp_path / "o")) == kept
         for x in (tmp_path / "o").iterdir():
             x.unlink()
-    for header, cause in (b"text,,x", "column 2 has no name in the header"), (b"text,a,text", "two columns are named text"), \
-            (b"body,label", 'no column "text" (there are body, label); name it with --text_column'):
+    for header, cause in (b"text,a,text", "two columns are named text"), \
+            (b",body,label", 'no column "text" (there are body, label); name it with --text_column'):
         (tmp_path / "h.csv").write_bytes(header)
         _, err = dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "h.csv", code=1)
         assert err == f"dtdata: {tmp_path}/h.csv:1: {cause}\n"
@@ -440,5 +452,5 @@ def test_a_full_disk_keeps_what_is_complete(tmp_path):
 def test_space_is_looked_at_before(tmp_path):
     (tmp_path / "t").write_bytes(b"x" * 1000000)
     mount = places.mount_point(tmp_path, "small")
-    p = places.in_mounts(f"mount -t tmpfs -o size=500k none '{mount}'; '{support.program('dtdata')}' tokenize -o '{mount}/o' '{tmp_path}/t'; ls -A '{mount}/o'")
+    p = places.in_mounts(f"mount -t tmpfs -o size=500k none '{mount}'; '{support.program('dtdata')}' tokenize -o '{mount}/o' '{tmp_path}/t'; ls -A '{mount}'")
     assert p.stderr == f"dtdata: {mount}/o: the shards need 1.9 MiB, but 500 KiB are free; give -o on another disk\n" and p.stdout == "", p

@@ -824,8 +824,10 @@ static void test_corpus(void **state)
     assert_int_equal(symlink("nowhere", in("text/dangling")), 0);
     assert_int_equal(corpus_add(&c, in("text"), &err), 0);
     assert_int_equal(c.count, 4);
-    assert_int_equal(c.binary_count, 1);
-    assert_int_equal(c.empty_count, 1);
+    assert_int_equal(c.binary.count, 1);
+    assert_string_equal(c.binary.first, in("text/binary"));
+    assert_int_equal(c.empty.count, 1);
+    assert_int_equal(c.again.count, 0);
     assert_string_equal(c.files[0].path, in("text/a.txt"));
     assert_string_equal(c.files[2].path, in("text/sub/c.txt"));
     struct dt_text text;

@@ -321,9 +321,20 @@ static void test_edges(void **state)
          "60"},
         {"{{ ' a '.lstrip(none) }}|{{ ' a '.rstrip(none) }}", "a | a"},
         {"{{ 5 | safe | tojson }}", "\"5\""},
+        /* generators are true, even without elements, and are read once */
+        {"{% if [] | map('upper') %}m{% endif %}{% if {} | items %}i{% endif %}{% if [] | reverse %}r{% endif %}",
+         "mir"},
+        {"{% set g = [1, 2] | select %}{{ g is iterable }} {{ g is sequence }} {{ g | join }} {{ g | join }}",
+         "True False 12 "},
+        {"{% set g = [1, 2, 3, 4] | select %}{{ 2 in g }} {{ g | first }} {{ g | list | tojson }}", "True 3 [4]"},
+        /* the else of a loop also runs where each iteration ended by break or continue */
+        {"{% for i in [1, 2] %}{% continue %}{% else %}a{% endfor %}{% for i in [1] %}{% break %}{% else %}b{% endfor "
+         "%}{% for i in [1, 2] %}{% if i == 2 %}{% break %}{% endif %}{% else %}c{% endfor %}",
+         "ab"},
     };
-    static const char *const errors[] = {"{{ none is even }}", "{{ none is divisibleby 3 }}", "{{ u | int }}",
-                                         "{{ u | float(1) }}"};
+    static const char *const errors[] = {
+        "{{ none is even }}",          "{{ none is divisibleby 3 }}", "{{ u | int }}",     "{{ u | float(1) }}",
+        "{{ [1] | select | length }}", "{{ [1] | select | last }}",   "{{ [1] | select }}"};
     struct dt_text out;
     struct dt_error err = {.text = ""};
     dt_text_init(&out);

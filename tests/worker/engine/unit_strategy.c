@@ -1,4 +1,4 @@
-/* covers: worker/engine */
+/* covers: worker/engine worker/job/job_strategy.c */
 /* Strategies one by one: their names, what they keep, what travels and in which order, and that
  * a step allocates nothing. */
 #include "tests/lib/ranks.h"
@@ -74,6 +74,51 @@ static void test_names(void **state)
         assert_true(strcspn(line, "\n") <= 80);
     }
     dt_text_clear(&text);
+}
+
+/* What keys of a job take a name for (job_strategy.c) is what its row does. */
+static void like_row(const char *name, size_t size, const struct strategy_row *row)
+{
+    char text[64];
+    (void)snprintf(text, sizeof text, "%.*s", (int)size, name);
+    const struct job_strategy s = job_strategy(text);
+    bool sliced = row->weights == &weights_sliced, state = row->optimizer == PART_SLICE;
+    if (s.slices != (sliced  ? SLICES_WEIGHTS
+                     : state ? SLICES_STATE
+                             : SLICES_NOTHING) ||
+        s.whole_gradients != (row->reduce == REDUCE_BOUNDARY) || s.keeps_weights != row->keep_after_forward ||
+        (s.optimizer != OFFLOAD_NONE) != (strstr(text, "offload") != NULL)) {
+        fail_msg("%s is not like %s", text, row->name);
+    }
+}
+
+static void test_names_in_jobs(void **state)
+{
+    (void)state;
+    struct dt_text all;
+    const struct strategy_row *row = NULL;
+    int count = 0;
+    dt_text_init(&all);
+    strategy_list(&all);
+    for (const char *line = dt_text_str(&all); *line != 0; line += strcspn(line, "\n") + 1) {
+        static const char also[] = "    also named: ", more[] = "                ";
+        if (*line != ' ') {
+            char name[64];
+            (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(line, "\n"), line);
+            row = strategy_find(name, 1, NULL);
+            like_row(line, strcspn(line, "\n"), row);
+        } else if (strncmp(line, also, 16) == 0 || strncmp(line, more, 16) == 0) {
+            for (const char *p = line + 16; *p != '\n'; p += strspn(p, " ")) {
+                like_row(p, strcspn(p, " \n"), row);
+                p += strcspn(p, " \n");
+                count++;
+            }
+        }
+    }
+    assert_in_range(count, 30, 100);
+    assert_int_equal(job_strategy("ZeRO1").slices, SLICES_STATE);
+    assert_true(job_strategy("SHARD_GRAD_OP").keeps_weights);
+    dt_text_clear(&all);
 }
 
 static void test_mesh(void **state)
@@ -679,6 +724,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names),
+        cmocka_unit_test(test_names_in_jobs),
         cmocka_unit_test(test_mesh),
         cmocka_unit_test(test_what_runs_beside),
         cmocka_unit_test(test_order_of_issue),

@@ -42,18 +42,22 @@ static void test_length(void **state)
         (void)snprintf(ours, sizeof ours, EVALUATED ", \"max_time\": \"%s\"", times[i][1]);
         flags(text, ours, EACH_EPOCH, NULL);
     }
-    static const char *const none[] = {"3600",
-                                       "soon",
-                                       "{days: 1, fortnights: 2}",
-                                       "{days: many}",
-                                       "true",
-                                       "{class_path: datetime.timedelta, init_args: [1]}",
-                                       "{_target_: datetime.timedelta, init_args: 3}"};
+    static const char *const none[][2] = {{"3600", "3600"},
+                                          {"soon", "\"soon\""},
+                                          {"{days: 1, fortnights: 2}", "an object"},
+                                          {"{days: many}", "an object"},
+                                          {"true", "true"},
+                                          {"{class_path: datetime.timedelta, init_args: [1]}", "an object"},
+                                          {"{_target_: datetime.timedelta, init_args: 3}", "an object"}};
     for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
-        char text[128];
-        (void)snprintf(text, sizeof text, "  max_time: %s\n", none[i]);
-        wrong_flags(text, "l.yaml:3:3: trainer.max_time: give a time: \"DD:HH:MM:SS\", or an object of weeks, days, "
-                          "hours, minutes, seconds\n");
+        char text[128], message[256];
+        (void)snprintf(text, sizeof text, "  max_time: %s\n", none[i][0]);
+        (void)snprintf(
+            message, sizeof message,
+            "l.yaml:3:3: trainer.max_time: is %s; give a time: \"DD:HH:MM:SS\", or an object of weeks, days, "
+            "hours, minutes, seconds\n",
+            none[i][1]);
+        wrong_flags(text, message);
     }
     wrong_flags("  callbacks: {class_path: Timer, init_args: [1]}\n",
                 "l.yaml:3:3: trainer.callbacks: Timer: init_args: give an object of the arguments by name\n");
@@ -88,16 +92,12 @@ static void test_ends(void **state)
     refused("l.yaml", "trainer: {max_epochs: -1}\n", 1,
             "l.yaml:1:11: trainer.max_epochs: -1 has no end, which the rate follows; give max_steps, max_epochs, or "
             "max_time\n");
-    wrong_flags(
-        "  max_steps: 70\n",
-        "l.yaml:3:3: trainer.max_steps: Lightning ends with max_steps or max_epochs, whichever comes first, and "
-        "a job has one of them; remove the one that comes later\n");
     flags("  fast_dev_run: true\n  max_steps: 70\n", EVALUATED ", \"max_steps\": 70, \"fast_dev_run\": 1", EACH_EPOCH,
           NULL);
     flags("  fast_dev_run: 4\n  callbacks: [{class_path: EarlyStopping, init_args: {monitor: val_loss}}]\n",
           EVALUATED ", \"fast_dev_run\": 4", EACH_EPOCH ", \"early_stopping\": {\"mode\": \"min\"}", NULL);
     wrong_flags("  fast_dev_run: maybe\n",
-                "l.yaml:3:3: trainer.fast_dev_run: give true, false, or a number of batches\n");
+                "l.yaml:3:3: trainer.fast_dev_run: is \"maybe\"; give true, false, or a number of batches\n");
     flags("  log_every_n_steps: 0\n", EVALUATED, EACH_EPOCH, "trainer.log_every_n_steps (metrics.jsonl has each step)");
     same_job("l.yaml", "trainer: {max_epochs: 8}\nckpt_path: last\nweights_only: null\n", 1,
              "{\"training\": {\"num_epochs\": 8, \"max_grad_norm\": 0, " EVALUATED
@@ -132,9 +132,10 @@ static void test_limits(void **state)
                 "l.yaml:3:3: trainer.limit_train_batches: 0 trains nothing; remove it, or evaluate with train "
                 "--evaluate\n"
                 "l.yaml:4:3: trainer.limit_val_batches: 0 evaluates nothing; remove it, and data.val\n");
-    wrong_flags("  limit_val_batches: 2.5\n  overfit_batches: all\n",
-                "l.yaml:3:3: trainer.limit_val_batches: give a number of batches, or a share of them up to 1.0\n"
-                "l.yaml:4:3: trainer.overfit_batches: give a number of batches, or a share of them up to 1.0\n");
+    wrong_flags(
+        "  limit_val_batches: 2.5\n  overfit_batches: all\n",
+        "l.yaml:3:3: trainer.limit_val_batches: is 2.5; give a number of batches, or a share of them up to 1.0\n"
+        "l.yaml:4:3: trainer.overfit_batches: is \"all\"; give a number of batches, or a share of them up to 1.0\n");
 }
 
 static void test_intervals(void **state)
@@ -161,7 +162,7 @@ static void test_intervals(void **state)
     wrong_flags("  val_check_interval: {minutes: 15}\n  check_val_every_n_epoch: 0\n",
                 "l.yaml:3:3: trainer.val_check_interval: evaluations do not follow a clock; give a number of batches, "
                 "or a share of an epoch\n"
-                "l.yaml:4:3: trainer.check_val_every_n_epoch: give a whole number of epochs\n");
+                "l.yaml:4:3: trainer.check_val_every_n_epoch: is 0; give a whole number of epochs\n");
     wrong_flags("  val_check_interval: 00:00:15:00\n",
                 "l.yaml:3:3: trainer.val_check_interval: evaluations do not follow a clock; give a number of batches, "
                 "or a share of an epoch\n");
@@ -169,8 +170,9 @@ static void test_intervals(void **state)
         "  val_check_interval: 30\n  accumulate_grad_batches: 4\n",
         "l.yaml:3:3: trainer.val_check_interval: steps have 4 batches each; give a multiple of that, or a share "
         "of an epoch\n");
-    wrong_flags("  val_check_interval: 0.0\n",
-                "l.yaml:3:3: trainer.val_check_interval: give a number of batches, or a share of an epoch up to 1.0\n");
+    wrong_flags(
+        "  val_check_interval: 0.0\n",
+        "l.yaml:3:3: trainer.val_check_interval: is 0; give a number of batches, or a share of an epoch up to 1.0\n");
     flags("  num_sanity_val_steps: 0\n", "\"eval_every_n_epochs\": 1", EACH_EPOCH, NULL);
     flags("  num_sanity_val_steps: -1\n", "\"eval_every_n_epochs\": 1, \"num_sanity_val_steps\": -1", EACH_EPOCH, NULL);
     wrong_flags("  num_sanity_val_steps: -2\n",
@@ -312,7 +314,8 @@ static void test_model_checkpoint(void **state)
                 "l.yaml:3:3: trainer.callbacks.ModelCheckpoint.save_top_k: nothing says which are the best; give "
                 "monitor, such as val_loss\n");
     wrong_flags(SAVING("save_top_k: some, train_time_interval: {hours: 1}, mode: least, monitor: x, every_n_steps: 3"),
-                "l.yaml:3:3: trainer.callbacks.ModelCheckpoint.save_top_k: give a number of checkpoints, or -1 for "
+                "l.yaml:3:3: trainer.callbacks.ModelCheckpoint.save_top_k: is \"some\"; give a number of checkpoints, "
+                "or -1 for "
                 "all\n"
                 "l.yaml:3:3: trainer.callbacks.ModelCheckpoint.train_time_interval: saves do not follow a clock; give "
                 "every_n_train_steps or every_n_epochs\n"
@@ -395,15 +398,16 @@ static void test_arguments(void **state)
         "\"save_every_n_steps\": 0, \"save_top_k\": 1, \"keep_last_n\": 0, \"monitor\": \"val_accuracy\"", "", NULL);
     arguments("logging_strategy: epoch\n", "", EACH_500, "",
               "logging_strategy (lines come by steps, and metrics.jsonl has each)");
-    wrong_arguments("eval_strategy: daily\nsave_strategy: daily\neval_delay: 2\nevals_per_epoch: 0.5\nlogging_steps: "
-                    "0.1\nload_best_model_at_end: 7\n",
-                    "t.yaml:2:1: eval_strategy: is \"daily\"; give one of: steps, no, false, epoch\n"
-                    "t.yaml:3:1: save_strategy: is \"daily\"; give one of: steps, no, false, epoch, best\n"
-                    "t.yaml:4:1: eval_delay: is 2: evaluations begin with the run; remove it\n"
-                    "t.yaml:5:1: evals_per_epoch: give a whole number\n"
-                    "t.yaml:6:1: logging_steps: a share of all steps, which max_steps alone says; give a number of "
-                    "steps\n"
-                    "t.yaml:7:1: load_best_model_at_end: is 7; give one of: true, false\n");
+    wrong_arguments(
+        "eval_strategy: daily\nsave_strategy: daily\neval_delay: some\nevals_per_epoch: 0.5\nlogging_steps: "
+        "0.1\nload_best_model_at_end: 7\n",
+        "t.yaml:2:1: eval_strategy: is \"daily\"; give one of: steps, no, false, epoch\n"
+        "t.yaml:3:1: save_strategy: is \"daily\"; give one of: steps, no, false, epoch, best\n"
+        "t.yaml:4:13: eval_delay: is \"some\"; give a number from 0 to 1000000\n"
+        "t.yaml:5:1: evals_per_epoch: is 0.5; give a whole number\n"
+        "t.yaml:6:1: logging_steps: a share of all steps, which max_steps alone says; give a number of "
+        "steps\n"
+        "t.yaml:7:1: load_best_model_at_end: is 7; give one of: true, false\n");
 }
 
 static void test_best_model(void **state)
@@ -436,7 +440,7 @@ static void test_best_model(void **state)
                     "val_accuracy, val_f1_macro and val_pearson, and of a named set of data.val val_NAME_loss, ...\n");
     wrong_arguments("early_stopping_patience: many\neval_strategy: epoch\nsave_total_limit: few\n",
                     "t.yaml:2:26: early_stopping_patience: is \"many\"; give a whole number from 0 to 1000000\n"
-                    "t.yaml:4:1: save_total_limit: give a number\n");
+                    "t.yaml:4:1: save_total_limit: is \"few\"; give a number\n");
 }
 
 int main(void)

@@ -259,7 +259,7 @@ static void test_training_arguments(void **state)
         "offload, auto_wrap\n"
         "t.yaml:7:1: packing: is true: not there yet; remove it\n"
         "t.yaml:8:1: learning_rat: unknown key; did you mean learning_rate?\n"
-        "t.yaml:9:1: warmup_steps: give a number\n"
+        "t.yaml:9:1: warmup_steps: is \"many\"; give a number\n"
         "t.yaml:10:23: lr_scheduler_kwargs.min_lr: must lie between 0 and the learning rate, 5e-05\n");
     refused("t.json",
             "{\"learning_rate\": 1e-3, \"accelerate_launch_args\": {\"use_fsdp\": true, \"config_file\": \"x\", "
@@ -343,8 +343,9 @@ static void test_lightning(void **state)
             "l.yaml:6:3: data.y: is ???, Hydra's word for a value that must be given; give it\n"
             "l.yaml:8:3: trainer.devices: 4 devices * 2 nodes, and there are 2 ranks; start them with dtrun --nnodes=2 "
             "--nproc_per_node=4\n"
-            "l.yaml:10:3: trainer.limit_train_batches: give a number of batches, or a share of them up to 1.0\n"
-            "l.yaml:11:3: trainer.max_time: give a time: \"DD:HH:MM:SS\", or an object of weeks, days, hours, minutes, "
+            "l.yaml:10:3: trainer.limit_train_batches: is 1.5; give a number of batches, or a share of them up to 1.0\n"
+            "l.yaml:11:3: trainer.max_time: is 60; give a time: \"DD:HH:MM:SS\", or an object of weeks, days, hours, "
+            "minutes, "
             "seconds\n"
             "l.yaml:12:3: trainer.callbacks.EarlyStopping: nothing is watched; give early_stopping.monitor, such as "
             "val_loss\n"
@@ -452,7 +453,9 @@ static void explains(const char *key, const char *part)
 {
     struct dt_text out;
     dt_text_init(&out);
-    assert_true(dialects_explain(key, &out));
+    if (!dialects_explain(key, &out)) {
+        fail_msg("%s", out.data);
+    }
     if (strstr(dt_text_str(&out), part) == NULL) {
         fail_msg("%s: %s", key, out.data);
     }
@@ -462,21 +465,38 @@ static void explains(const char *key, const char *part)
 static void test_explain(void **state)
 {
     (void)state;
+    struct dt_text all; /* a whole key is that of one system */
+    dt_text_init(&all);
+    assert_true(dialects_explain("zero_optimization.stage", &all));
+    assert_null(strstr(dt_text_str(&all), "Lightning"));
+    dt_text_clear(&all);
     explains("training.learning_rate",
              "training.learning_rate (a key of the job)\n    highest learning rate; default: 5e-05\n");
     explains("learning_rate", "learning_rate (Hugging Face)\n    training.learning_rate\n");
     explains("zero_optimization.stage", "zero_optimization.stage (DeepSpeed)\n    training.strategy: 0 = zero0");
     explains("deepspeed.zero_optimization.stage", "(DeepSpeed)");
-    explains("Timer",
-             "Timer (Lightning's callback)\n    as its own table says\nTimer (a callback of Lightning)\n    its "
-             "arguments: duration, interval, verbose\n");
+    explains("Timer", "Timer (Lightning's callback)\n    as its own table says\nTimer (a class of Lightning)\n    its "
+                      "arguments: duration, interval, verbose\n");
+    explains("DDPStrategy", "DDPStrategy (a class of Lightning)\n    its arguments: ddp_comm_hook, ddp_comm_wrapper");
+    explains("zero_optimization", "zero_optimization (a block of DeepSpeed)\n    its keys: stage, overlap_comm");
+    explains("offload_param",
+             "zero_optimization.offload_param (a block of DeepSpeed)\n    its keys: device, nvme_path");
+    explains("aio", "aio (a block of DeepSpeed)\n    its keys: block_size, queue_depth");
+    explains("trainer", "trainer (Lightning's Trainer's keys)\n    _target_, accelerator, devices");
+    explains("deepspeed", "deepspeed (DeepSpeed's keys, or the file that has them)\n    elasticity,");
+    explains("tensorboard.output_path", "tensorboard (DeepSpeed)\n    no effect");
+    explains("train-iters", "train_iters (gpt-neox)");
+    explains("hybrid_shard", "hybrid_shard (a value of training.strategy)");
+    explains("WarmupLR", "warmuplr (a value of training.lr_scheduler_type)");
     explains("WeightAveraging",
              "WeightAveraging (Lightning's callback)\n    refused: averages of weights are not there "
              "yet; remove it\n");
     explains("EarlyStopping.divergence_threshold", "divergence_threshold (Lightning's EarlyStopping)\n    "
                                                    "early_stopping.divergence_threshold\n");
-    explains("trainer.max_epochs", "max_epochs (Lightning's Trainer)\n    training.num_epochs; 1000 where nothing ends "
-                                   "the run; -1 beside max_steps or\n    max_time\n");
+    explains(
+        "trainer.max_epochs",
+        "max_epochs (Lightning's Trainer)\n    training.num_epochs, beside max_steps training.epoch_limit; 1000 where\n"
+        "    nothing ends the run; -1 beside max_steps or max_time\n");
     explains("fsdp_offload_params",
              "offload_params (FSDP's block)\n    true: offload.parameters and offload.optimizer are cpu");
     explains("distributed_type", "distributed_type (accelerate)\n    training.strategy: NO = single_device");
@@ -484,7 +504,13 @@ static void test_explain(void **state)
     explains("strategies", "names for strategies");
     static const char *const wrong[][2] = {
         {"lerning_rate", "did you mean learning_rate?"},
+        {"gradiant_clipping", "did you mean gradient_clipping?"},
+        {"model.n_lay", "did you mean model.n_layer?"},
         {"zero_optimization.stag", "did you mean zero_optimization.stage?"},
+        {"stage3_prefetch_buket_size", "did you mean zero_optimization.stage3_prefetch_bucket_size?"},
+        {"ZERO_OPTIMIZATION.STAGE", "did you mean zero_optimization.stage?"},
+        {"fp32.stage", "no key of the job"},
+        {"", "names no key; give one"},
         {"nothing_like_it_at_all", "no key of the job, nor of a system that is known here"}};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         struct dt_text out;
@@ -526,7 +552,7 @@ static void test_registered(void **state)
     assert_string_equal(dt_text_str(&out), "mine\n    hybrid_shard: two by two\nupon\n    MINE\n");
     dt_text_clear(&out);
     refused("s.json", "{" MINE ", \"training\": {\"strategy\": \"mine\"}, \"fsdp\": {\"device_mesh\": [4, 1]}}", 4,
-            "s.json:1:88: strategies.mine.fsdp.device_mesh: is a list, but fsdp.device_mesh is a list (s.json:1:266); "
+            "s.json:1:88: strategies.mine.fsdp.device_mesh: is [2, 2], but fsdp.device_mesh is [4, 1] (s.json:1:266); "
             "say it "
             "in one place\n");
     refused(

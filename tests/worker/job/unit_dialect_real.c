@@ -1,8 +1,8 @@
-/* covers: worker/job/dialects base/yaml.c */
+/* covers: worker/job/dialects worker/job/convert.c base/yaml.c */
 /* Files with the keys of those that public projects have: what each comes to, line by line.
  * tests/golden/dialects/outcomes.txt has it; DT_UPDATE=1 writes it anew. */
-#include "base/file.h"
-#include "worker/job/job.h"
+#include "tests/lib/job_files.h"
+#include "worker/job/convert.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -118,8 +118,61 @@ static void test_outcomes(void **state)
     dt_text_clear(&file);
 }
 
+/* A file as a job of ours says the same of every key. */
+static void comes_back(const char *path, const struct job_arguments *args, const struct job *job)
+{
+    struct job again;
+    struct dt_text out, notes;
+    struct dt_error err = {0};
+    struct job_arguments same = *args;
+    same.path = path_of("converted.json");
+    dt_text_init(&out);
+    dt_text_init(&notes);
+    assert_int_equal(job_convert(args, &out, &notes, &err), 0);
+    write_file("converted.json", dt_text_str(&out));
+    if (job_open(&again, &same, &notes, &err) != 0) {
+        fail_msg("%s, converted: %s", path, dt_text_str(&notes));
+    }
+    for (const char *a = job->text, *b = again.text; *a != 0 && *b != 0;) { /* line by line, to say which */
+        size_t size = strcspn(a, "\n");
+        if (strncmp(a, b, size + 1) != 0) {
+            fail_msg("%s: %.*s, and converted: %.*s", path, (int)size, a, (int)strcspn(b, "\n"), b);
+        }
+        a += size + (a[size] != 0);
+        b += size + (b[size] != 0);
+    }
+    job_close(&again);
+    dt_text_clear(&out);
+    dt_text_clear(&notes);
+}
+
+static void test_round_trip(void **state)
+{
+    (void)state;
+    int taken = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct job job;
+        struct dt_text problems;
+        struct dt_error err = {0};
+        char path[96], model[64];
+        (void)snprintf(path, sizeof path, FOLDER "%s", cases[i].file);
+        (void)snprintf(model, sizeof model, "model.name=%s", cases[i].model);
+        const char *const set[] = {model, "data.train=x", "output_dir=o", cases[i].set};
+        struct job_arguments args = {
+            .path = path, .set = set, .set_count = cases[i].set != NULL ? 4 : 3, .world = cases[i].ranks};
+        dt_text_init(&problems);
+        if (job_open(&job, &args, &problems, &err) == 0) {
+            comes_back(path, &args, &job);
+            job_close(&job);
+            taken++;
+        }
+        dt_text_clear(&problems);
+    }
+    assert_in_range(taken, 12, 100);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_outcomes)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_outcomes), cmocka_unit_test(test_round_trip)};
+    return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

@@ -225,8 +225,9 @@ static void check_owners(const struct dialect_rule *r)
 static bool wants_block(const struct dialect_rule *r)
 {
     /* unit_dialect_words.c, unit_dialect_lightning.c */
-    bool of_class = at == &dialect_ddp_strategy || at == &dialect_deepspeed_strategy || at == &dialect_callbacks ||
-                    at == &dialect_early_stopping || at == &dialect_model_checkpoint || at == &dialect_timer;
+    bool of_class = at == &dialect_ddp_strategy || at == &dialect_deepspeed_strategy || at == &dialect_fsdp_strategy ||
+                    at == &dialect_callbacks || at == &dialect_early_stopping || at == &dialect_model_checkpoint ||
+                    at == &dialect_timer;
     return of_class || (at == &dialect_accelerate && strncmp(r->from, "deepspeed_config.", 17) == 0);
 }
 
@@ -289,7 +290,7 @@ static void test_two_foreign_owners(void **state)
             "job.json:2:47: scheduler.params.warmup_max_lr: is 0.002, but training.learning_rate is 0.001 (--set "
             "training.learning_rate=1e-3); say it in one place\n");
     refused("\"optimizer\": {\"params\": {\"betas\": [0.9, 0.99]}}", "training.adam_beta2=0.9", 1,
-            "job.json:2:27: optimizer.params.betas: is a list, but training.adam_beta2 is 0.9 (--set "
+            "job.json:2:27: optimizer.params.betas: is [0.9, 0.99], but training.adam_beta2 is 0.9 (--set "
             "training.adam_beta2=0.9); say it in one place\n");
 }
 
@@ -404,10 +405,10 @@ static void test_auto_and_defaults(void **state)
     opened(&job, "\"steps_per_print\": 3", NULL, 1); /* a key of theirs in our job */
     assert_true(job.training.max_grad_norm == 1);
     job_close(&job);
-    refused(
-        "\"scheduler\": {\"type\": \"Cycle\"}", NULL, 1,
-        "job.json:2:16: scheduler.type: there are WarmupLR, WarmupDecayLR, WarmupCosineLR, LRRangeTest and OneCycle; "
-        "write one of them, or remove the block and write training.lr_scheduler_type\n");
+    refused("\"scheduler\": {\"type\": \"Cycle\"}", NULL, 1,
+            "job.json:2:16: scheduler.type: Cycle: there are WarmupLR, WarmupDecayLR, WarmupCosineLR, LRRangeTest and "
+            "OneCycle; "
+            "write one of them, or remove the block and write training.lr_scheduler_type\n");
     refused("\"scheduler\": {\"type\": \"OneCycle\"}", NULL, 1,
             "job.json: scheduler.cycle_min_lr: is missing, which onecycle, DeepSpeed's, needs; give it, or write "
             "one_cycle for PyTorch's\n");
@@ -442,7 +443,7 @@ static void test_auto_and_defaults(void **state)
     refused("\"zero_optimization\": {\"stage\": 4}", NULL, 1,
             "job.json:2:24: zero_optimization.stage: is 4; give one of: 0, 1, 2, 3\n");
     refused("\"optimizer\": {\"params\": {\"betas\": [0.9]}}", NULL, 1,
-            "job.json:2:27: optimizer.params.betas: give two numbers, such as [0.9, 0.999]\n");
+            "job.json:2:27: optimizer.params.betas: is [0.9]; give two numbers, such as [0.9, 0.999]\n");
 }
 
 /* The rate is the optimizer's; what is left at the end has DeepSpeed's default, unless one of the two says it. */
@@ -582,7 +583,7 @@ static void test_batch(void **state)
     refused(TOTAL "3", NULL, 4,
             "job.json:2:2: train_batch_size: 3 != 0 * 1 * 4: training.batch_size_per_gpu 0 (derived), "
             "training.gradient_accumulation_steps 1 (derived), 4 ranks; write 4, or remove one of them\n");
-    refused(TOTAL "0", NULL, 1, "job.json:2:2: train_batch_size: give a whole number of at least 1\n");
+    refused(TOTAL "0", NULL, 1, "job.json:2:2: train_batch_size: is 0; give a whole number of at least 1\n");
     refused(TOTAL "70000", NULL, 1, "job.json:2:22: train_batch_size: is 70000; give a whole number from 1 to 65536\n");
     refused(TOTAL "8, " MICRO "1.5", NULL, 1,
             "job.json:2:59: train_micro_batch_size_per_gpu: is 1.5; give a whole number from 1 to 65536\n");

@@ -383,6 +383,9 @@ static void test_hooks(void **state)
             "that\n");
     refused(DDP("\"comm_hook\": \"bf16_compress\", \"comm_wrapper\": \"fp16\""), NULL,
             "job.json:2:40: ddp.comm_wrapper: fp16_compress around bf16_compress rounds twice; remove one\n");
+    refused(DDP("\"comm_hook\": \"bf16_compress\""), "training.precision=64-true",
+            "job.json:2:10: ddp.comm_hook: 16 bits on the wire of a run in fp64 are not there yet; write 32-true as "
+            "training.precision, or remove it\n");
     refused(DDP("\"comm_hook\": \"power_sgd\""), "power_sgd.start_powerSGD_iter=1",
             "--set power_sgd.start_powerSGD_iter=1: power_sgd.start_powerSGD_iter: is 1: with use_error_feedback or "
             "warm_start the first gradients, which are the largest, must be sent whole; write 2 or more\n");
@@ -1053,7 +1056,7 @@ static void test_wrong_accept(void **state)
         {"training.threads", "training.threads may always differ from a checkpoint's; remove it"},
         {"xyz", "xyz: is no key that a checkpoint is compared by; see dtrun-train(1)"},
         {"a,,b", "is \"a,,b\"; give a list of names, or null"},
-        {"[1]", "is a list; give a list of names, or null"},
+        {"[1]", "is [1]; give a list of names, or null"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char set[128], expected[256];

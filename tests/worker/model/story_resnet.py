@@ -252,7 +252,7 @@ def test_new_model(tmp_path):
 @pytest.mark.parametrize("key, value, text", [
     ("hidden_act", "gelu", 'hidden_act: is "gelu"; must be relu'),
     ("depths", [2, 2], "2 depths and 3 hidden_sizes; give one of each per stage"),
-    ("depths", [2, 2, 0], "depths: is a list; must be a list of 1 to 32 whole numbers from 1 to 1000"),
+    ("depths", [2, 2, 0], "depths: is [2, 2, 0]; must be a list of 1 to 32 whole numbers from 1 to 1000"),
     ("layer_type", "bottle", 'layer_type: is "bottle"; must be one of: basic, bottleneck')])
 def test_refuses(tmp_path, key, value, text):
     folder = tmp_path / "hf"

@@ -298,7 +298,7 @@ static void test_refused(void **state)
             "{\"num_hidden_layers\": 2, \"sliding_window\": 8, \"layer_types\": [\"full_attention\", "
             "\"sliding_attention\"]}",
             "layers of both kinds");
-    refuses("llama", "{\"rope_parameters\": [1]}", "rope_parameters: is a list; must be an object");
+    refuses("llama", "{\"rope_parameters\": [1]}", "rope_parameters: is [1]; must be an object");
     refuses("llama", "{\"rope_parameters\": \"default\"}", "rope_parameters: is \"default\"; must be an object");
     refuses("llama", "{\"rope_scaling\": \"linear\"}", "rope_scaling: is \"linear\"; must be an object");
     refuses("llama", "{\"rope_scaling\": {\"type\": \"linear\"}}",

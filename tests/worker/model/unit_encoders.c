@@ -261,7 +261,7 @@ static void test_refused(void **state)
                   "rope_parameters: this model has a section for each kind of layers");
     check_refused("{\"model_type\":\"modernbert\",\"rope_parameters\":\"default\"}", "rope_parameters: is \"default\"");
     check_refused("{\"model_type\":\"modernbert\",\"rope_parameters\":{\"sliding_attention\":[1]}}",
-                  "rope_parameters: sliding_attention: is a list");
+                  "rope_parameters: sliding_attention: is [1]");
     check_refused("{\"model_type\":\"modernbert\",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
                   "rope_scaling: only null");
 }

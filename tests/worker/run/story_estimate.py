@@ -77,3 +77,59 @@ def test_wrong_options(job, options, words):
     p = train(job, *options)
     assert p.returncode == 2 and words in p.stderr, p.stderr
     assert len(p.stderr.splitlines()) == 1
+
+
+LARGE = [x for o in ("model.n_layer=4", "model.n_embd=1024", "model.n_head=16") for x in ("--set", o)]
+
+
+def plans(job, gpus, *options, strategies="all"):
+    p = train("--json", job, "--gpus", gpus, "--strategy", strategies, *LARGE, *options)
+    assert p.returncode == 0, p.stderr
+    return {x["strategy"]: x for x in json.loads(p.stdout)["strategies"]}
+
+
+def test_strategies_that_the_job_cannot_have_are_left_out(job):
+    """What offload moves must be sliced; an optimizer that looks at whole tensors has no local_sgd."""
+    lines = plans(job, 8, "--mode", "zero3", "--set", "offload.optimizer=cpu")
+    assert "ddp" not in lines and "zero1" in lines and "zero3" in lines
+    assert "zero1" not in plans(job, 8, "--mode", "zero3", "--set", "offload.parameters=cpu")
+    assert "local_sgd" not in plans(job, 8, "--set", "optimizer.name=lamb")
+    p = train(job, "--gpus", 8, "--strategy", "ddp", "--mode", "zero3", "--set", "offload.optimizer=cpu")
+    assert p.returncode == 2 and "training.strategy ddp keeps everything whole on each rank; write zero1" in p.stderr
+    assert len(p.stderr.splitlines()) == 1
+
+
+def test_names_that_offload(job):
+    lines = plans(job, 1, "--mode", "zero3", strategies="zero3,zero3_offload,deepspeed_stage_3_offload")
+    assert list(lines) == ["zero3", "zero3_offload", "deepspeed_stage_3_offload"]
+    own = plans(job, 1, "--mode", "zero3", "--set", "offload.optimizer=cpu", "--set", "offload.parameters=cpu", strategies="zero3")
+    assert lines["zero3"]["bytes"] > own["zero3"]["bytes"] == lines["zero3_offload"]["bytes"] == lines["deepspeed_stage_3_offload"]["bytes"]
+    assert lines["zero3"]["host_bytes"] == 0 < own["zero3"]["host_bytes"] == lines["zero3_offload"]["host_bytes"]
+    assert lines["zero3_offload"]["step_s"] > lines["zero3"]["step_s"] + own["zero3"]["host_bytes"] / 60e9  # it comes in, at a link's rate
+    table = train(job, "--gpus", 8, "--strategy", "zero3,deepspeed_stage_3_offload_nvme", "--mode", "zero3").stdout
+    assert "of the host's memory for each GPU" in table
+
+
+@pytest.mark.parametrize("names", ["", ",", "none", "ddp,none"])
+def test_no_strategy(job, names):
+    p = train(job, "--gpus", 8, "--strategy", names)
+    assert p.returncode == 2 and ("--strategy" in p.stderr or "unknown strategy" in p.stderr)
+    assert p.stdout == ""
+
+
+def test_relations_between_plans(job):
+    """More GPUs never take more memory each where state is sliced; a ring of n sends 2 (n - 1) / n of whole gradients."""
+    before = None
+    for gpus in 1, 2, 3, 4, 7, 8, 16, 64, 4096:
+        lines = plans(job, gpus, "--set", "activation_checkpointing.level=block", "--set", "activation_checkpointing.enabled=true")
+        if gpus == 1:
+            assert len(lines) == 1 and lines["single_device"]["sent_bytes"] == 0
+            continue
+        sums = lines["ddp"]["messages"]["all_reduce"]["bytes"]
+        assert abs(lines["ddp"]["sent_bytes"] - 2 * (gpus - 1) / gpus * sums) < 2
+        assert lines["zero1"]["bytes"] <= lines["ddp"]["bytes"] * 1.01
+        assert lines["zero1"]["sent_bytes"] >= lines["local_sgd"]["sent_bytes"]
+        if before is not None:
+            for name in "zero1", "zero2", "zero3", "shard_grad_op":
+                assert lines[name]["bytes"] <= before[name]["bytes"] * 1.02 + 65536, (name, gpus)
+        before = lines

@@ -38,7 +38,10 @@ def generated(point, job):
 
 @pytest.mark.parametrize("ranks, strategy, sets", [
     (1, "auto", []), (2, "ddp", []), (2, "full_shard", [BF16]), (3, "full_shard", []), (3, "zero1", [BF16]),
-    (2, "hybrid_shard", [BF16, "fsdp.device_mesh=[2,1]"])])
+    (2, "hybrid_shard", [BF16, "fsdp.device_mesh=[2,1]"]),
+    # units that are not those of the model, and elements of 8 bytes
+    (2, "ddp", ['training.freeze=["*h.0*"]']), (3, "zero3", ['training.freeze=["*.bias"]', "fsdp.param_persistence_threshold=40", BF16]),
+    (2, "full_shard", ["fsdp.auto_wrap_policy=none", "training.precision=64-true"])])
 def test_as_generated(place, tmp_path, ranks, strategy, sets):
     folder, job = place
     sets = [f"training.strategy={strategy}", *sets]
@@ -103,7 +106,7 @@ def test_on_a_gpu(place, tmp_path, ranks, strategy, sets):
     (["generation.prompt=null", "generation.prompt_ids=null"], "logging.sample_every_n_steps: no prompt; give generation.prompt or generation.prompt_ids"),
     (["generation.prompt_ids=5,300"], "logging.sample_every_n_steps: prompt 3 has id 300; the model knows 0 to 255"),
     (["generation.prompt_ids=5,,3"], "generation.prompt_ids: an id is missing behind 5, between two commas"),
-    (["generation.prompt=[]"], "generation.prompt: is a list; give a string that is not empty, or a list of such strings, or null")])
+    (["generation.prompt=[]"], "generation.prompt: is []; give a string that is not empty, or a list of such strings, or null")])
 def test_refused(place, sets, said):
     refuse(place[1], sets, said)
 

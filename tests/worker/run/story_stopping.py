@@ -231,6 +231,45 @@ def test_evaluations_by_epochs(tmp_path, ranks, every):
     assert set(training.metrics(tmp_path / "parts", "val_loss")) >= expected
 
 
+def image_job(tmp_path, **more):
+    write_images(tmp_path / "train.safetensors", 97)
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps({
+        "model": {"name": "mlp", "num_channels": 1, "image_size": 4, "hidden_size": 8, "last_hidden_size": 8, "num_labels": 3},
+        "data": {"train": str(tmp_path / "train.safetensors"), "val": str(tmp_path / "train.safetensors")},
+        "training": {"learning_rate": 1e-3, "threads": 1, **more}, "logging": {"log_every_n_steps": 1}}))
+    return job
+
+
+@pytest.mark.parametrize("sets,expected", [
+    (["eval_every_n_steps=10", "eval_delay=25"], {30, 40, 48}), (["eval_every_n_steps=10", "eval_delay=30"], {30, 40, 48}),
+    (["eval_every_n_epochs=0.5", "eval_delay=1.5"], {25, 32, 41, 48}), (["eval_every_n_epochs=1", "eval_delay=2"], {32, 48}),
+    (["eval_every_n_epochs=1", "eval_delay=9"], {48})])
+def test_evaluations_that_begin_late(tmp_path, sets, expected):
+    """As Hugging Face's eval_delay; 16 steps are an epoch."""
+    job = image_job(tmp_path, batch_size_per_gpu=3, num_epochs=3)
+    assert training.train(job, tmp_path / "out", ranks=2, sets=["training." + s for s in sets]).code == 0
+    assert set(training.metrics(tmp_path / "out", "val_loss")) == expected
+
+
+def test_the_first_of_steps_and_epochs(tmp_path):
+    """As Lightning's max_steps beside max_epochs: the same run as of the one that comes first alone, on other ranks, too."""
+    job = image_job(tmp_path, batch_size_per_gpu=6)
+    for name, sets, last in (("both", ["max_steps=100", "epoch_limit=2"], 32), ("epochs", ["num_epochs=2"], 32),
+                             ("first", ["max_steps=20", "epoch_limit=2"], 20), ("steps", ["max_steps=20"], 20),
+                             ("batches", ["max_steps=100", "epoch_limit=2", 'gradient_accumulation_steps={"0": 1, "1": 2}'], 24)):
+        result = training.train(job, tmp_path / name, ranks=1, sets=["training." + s for s in sets])
+        assert result.code == 0 and max(training.metrics(tmp_path / name, "loss")) == last, result
+    assert training.hash_of(tmp_path / "both") == training.hash_of(tmp_path / "epochs")
+    assert training.hash_of(tmp_path / "first") == training.hash_of(tmp_path / "steps")
+    sets = ["training.max_steps=100", "training.epoch_limit=2"]
+    assert training.train(job, tmp_path / "parts", ranks=1, sets=["training.max_steps=10"]).code == 0
+    assert training.train(job, tmp_path / "parts", ranks=2, sets=[*sets, "training.batch_size_per_gpu=3"]).code == 0
+    assert max(training.metrics(tmp_path / "parts", "loss")) == 32
+    assert training.train(job, tmp_path / "parts", ranks=3, sets=["training.max_steps=100", "training.epoch_limit=3", "training.batch_size_per_gpu=2"]).code == 0
+    assert max(training.metrics(tmp_path / "parts", "loss")) == 48
+
+
 def test_a_trial(place):
     """fast_dev_run: steps and an evaluation, and nothing is written or read."""
     folder, job = place

@@ -78,7 +78,7 @@ def test_going_on_repeats_no_evaluation(place):
 
 @pytest.mark.parametrize("value, words", [
     ({"a.b": "x"}, "data.val: is "), ({"": "x"}, "data.val: is "), ({}, "data.val: is an object; give a path, a list of paths, or {"),
-    ({"a": 3}, "data.val: is "), ([], "data.val: is a list; give"), ({"a" * 41: "x"}, "data.val: is "),
+    ({"a": 3}, "data.val: is "), ([], "data.val: is []; give"), ({"a" * 41: "x"}, "data.val: is "),
     ({"b": "nothing-*.bin"}, "data.val.b: nothing-*.bin: no such file"),
 ])
 def test_what_is_no_set(place, value, words):

@@ -228,6 +228,17 @@ ROW_FN(do_get)
     return found != NULL ? *found : row_given(arg[1]) ? arg[1] : none_of();
 }
 
+static struct value generator(struct value v)
+{
+    v.kind = v.kind == LIST ? GENERATOR : v.kind;
+    return v;
+}
+
+ROW_FN(filter_items)
+{
+    return generator(do_items(r, v, arg, raw));
+}
+
 static struct value sorted(struct run *r, struct value l, int64_t key, bool backwards, bool case_matters);
 
 ROW_FN(do_dictsort)
@@ -244,6 +255,9 @@ ROW_FN(do_length)
     UNUSED;
     if (v.kind == TEXT) {
         return integer(text_length(v));
+    }
+    if (v.kind == GENERATOR) {
+        return fail(r, "a generator has no length; put list before it");
     }
     v = to_list(r, v);
     return r->failed ? v : integer(v.list->count);
@@ -275,6 +289,13 @@ ROW_FN(do_join)
 
 static struct value end_of(struct run *r, struct value v, bool last)
 {
+    if (v.kind == GENERATOR) {
+        bool has = !last && v.list->count > 0;
+        v.list->count -= has;
+        return last  ? fail(r, "a generator has no last element; put list before it")
+               : has ? *v.list->at++
+                     : undefined("", 0);
+    }
     v = to_list(r, v);
     return r->failed || v.list->count == 0 ? undefined("", 0) : v.list->at[last ? v.list->count - 1 : 0];
 }
@@ -299,7 +320,7 @@ ROW_FN(do_reverse)
         out.list->at[i] = l.list->at[l.list->count - 1 - i];
     }
     const struct value none[ARGUMENTS] = {{.kind = UNDEFINED}};
-    return r->failed || v.kind != TEXT ? out : do_join(r, out, none, raw);
+    return r->failed || v.kind != TEXT ? generator(out) : do_join(r, out, none, raw);
 }
 
 /* Merges two sorted halves: equal ones stay in their order. key: of a tuple, -1: the value itself. */
@@ -406,7 +427,7 @@ ROW_FN(do_map)
         struct value one = name != NULL ? call_filter(r, name, l.list->at[i], &rest) : path_of(r, l.list->at[i], path);
         append(r, &out, one.kind == UNDEFINED && name == NULL && row_given(missing) ? missing : one);
     }
-    return out;
+    return generator(out);
 }
 
 static struct value select_by(struct run *r, struct value v, const struct arguments *a, bool attribute, bool keep)
@@ -426,7 +447,7 @@ static struct value select_by(struct run *r, struct value v, const struct argume
             append(r, &out, one);
         }
     }
-    return out;
+    return generator(out);
 }
 
 ROW_FN(do_select)
@@ -550,7 +571,7 @@ static const struct row filters[] = {
     {"length", do_length, 0, {0}},
     {"count", do_length, 0, {0}},
     {"string", do_string, 0, {0}},
-    {"items", do_items, 0, {0}},
+    {"items", filter_items, 0, {0}},
     {"dictsort", do_dictsort, 0, {0}},
     {"list", do_list, 0, {0}},
     {"join", do_join, 1, {"d"}},

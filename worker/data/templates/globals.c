@@ -65,8 +65,9 @@ bool call_test(struct run *r, const char *name, struct value v, const struct arg
     if (strcmp(name, "number") == 0) {
         return v.kind == BOOLEAN || v.kind == INTEGER || v.kind == FLOAT;
     }
-    return strcmp(name, "defined") == 0
-               ? v.kind != UNDEFINED
+    return strcmp(name, "defined") == 0 ? v.kind != UNDEFINED
+           : v.kind == GENERATOR
+               ? strcmp(name, "iterable") == 0
                : v.kind == TEXT || v.kind == LIST || v.kind == TUPLE || v.kind == DICT || v.kind == UNDEFINED;
 }
 

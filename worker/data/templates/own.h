@@ -17,6 +17,7 @@ enum kind {
     TEXT,
     LIST,
     TUPLE,
+    GENERATOR, /* what map, select, items and reverse give: in `list`; true, without length, read once */
     DICT,
     NAMESPACE,
     LOOP, /* a dict in `dict` */
@@ -177,7 +178,7 @@ bool contains(struct run *r, struct value all, struct value one);
 /* The text of a value as `~` makes it; lists and dicts have none. */
 struct value to_text(struct run *r, struct value v);
 void to_json(struct run *r, struct value v, const struct json_form *form, int level, struct dt_text *out);
-/* The elements of what a loop can run over. */
+/* The elements of what a loop can run over. A generator has none behind it. */
 struct value to_list(struct run *r, struct value v);
 int64_t text_length(struct value v); /* characters */
 /* Characters [from, to) of a text. */

@@ -530,6 +530,7 @@ static void run_for(struct run *r, const struct node *n)
     struct value items = eval(r, n->a);
     items = r->failed ? items : to_list(r, items);
     items = n->b != NULL ? passing(r, n, items) : items;
+    bool ended = false; /* an iteration, as jinja2 counts for its `else`: one without break and continue */
     for (int64_t i = 0; !r->failed && i < items.list->count; i++) {
         struct scope *before = enter(r, r->scope);
         set_loop(r, items.list, i);
@@ -539,12 +540,13 @@ static void run_for(struct run *r, const struct node *n)
         run_block(r, n->items);
         r->scope = before;
         bool stops = r->signal == BREAKS;
+        ended = ended || r->signal == GO_ON;
         r->signal = GO_ON;
         if (stops) {
-            return;
+            break;
         }
     }
-    if (!r->failed && items.list->count == 0 && n->c != NULL) {
+    if (!r->failed && !ended && n->c != NULL) {
         struct scope *before = enter(r, r->scope);
         run_block(r, n->c->items);
         r->scope = before;

@@ -192,6 +192,7 @@ const char *kind_name(struct value v)
                                         [TEXT] = "a text",
                                         [LIST] = "a list",
                                         [TUPLE] = "a list",
+                                        [GENERATOR] = "a generator",
                                         [DICT] = "a dict",
                                         [NAMESPACE] = "a namespace",
                                         [LOOP] = "a loop",
@@ -220,6 +221,7 @@ bool is_true(struct value v)
         return v.list->count > 0;
     case DICT:
         return v.dict->count > 0;
+    case GENERATOR:
     case NAMESPACE:
     case LOOP:
     case MACRO:
@@ -317,14 +319,18 @@ bool contains(struct run *r, struct value all, struct value one)
         return work(r, (all.text.size + one.text.size) / BYTES_PER_STEP) &&
                (one.text.size == 0 || memmem(all.text.at, all.text.size, one.text.at, one.text.size) != NULL);
     }
-    if (all.kind != LIST && all.kind != TUPLE && all.kind != DICT && all.kind != UNDEFINED) {
+    if (all.kind != LIST && all.kind != TUPLE && all.kind != GENERATOR && all.kind != DICT && all.kind != UNDEFINED) {
         (void)fail(r, "in: %s holds nothing", kind_name(all));
         return false;
     }
     struct value items = to_list(r, all);
     bool found = false;
-    for (int64_t i = 0; !r->failed && !found && i < items.list->count; i++) {
+    int64_t i = 0;
+    for (; !r->failed && !found && i < items.list->count; i++) {
         found = equal(r, items.list->at[i], one);
+    }
+    if (all.kind == GENERATOR && !r->failed) { /* it is read up to there */
+        *all.list = (struct list){items.list->at + i, items.list->count - i};
     }
     return found;
 }
@@ -378,6 +384,7 @@ struct value to_text(struct run *r, struct value v)
         return v;
     case LIST:
     case TUPLE:
+    case GENERATOR:
     case DICT:
     case NAMESPACE:
     case LOOP:
@@ -398,6 +405,13 @@ struct value to_list(struct run *r, struct value v)
     case LIST:
     case TUPLE:
         return v;
+    case GENERATOR:
+        out = list_of(r, LIST, 0);
+        if (!r->failed) {
+            *out.list = *v.list;
+            v.list->count = 0;
+        }
+        return out;
     case UNDEFINED:
         return list_of(r, LIST, 0);
     case DICT:

@@ -81,7 +81,7 @@ static void processes(struct dialect_use *u, const struct dialect_rule *r, const
     double number = 0;
     int64_t machines = number_at(u, "num_machines", 1), all = 0;
     if (!dt_config_number(value, &number) || number != (double)(int64_t)number || number < -1 || number > 1e9) {
-        dt_config_problem(u->c, path, "give a whole number of processes");
+        dialect_wrong(u, path, "a whole number of processes");
         return;
     }
     all = (int64_t)number;
@@ -164,6 +164,11 @@ static const struct dialect_rule rules[] = {
     SILENT("tpu_env", "counts on TPUs alone"),
     SILENT("tpu_name", "counts on TPUs alone"),
     SILENT("tpu_zone", "counts on TPUs alone"),
+    SILENT("tpu_vm", "counts on TPUs alone"),
+    INERT("command_file", LAUNCHER),
+    INERT("ipex_config", "oneDNN computes on CPUs"),
+    INERT("mpirun_config", "dtrun starts the ranks; `--hostfile` names the hosts"),
+    SILENT("fp8_config", "counts with fp8 alone"),
     INERT("commands", LAUNCHER),
     INERT("gpu_ids", "`CUDA_VISIBLE_DEVICES` says which GPUs"),
     INERT("max_restarts", "`--max_restarts` of dtrun"),
@@ -179,12 +184,21 @@ static const struct dialect_rule rules[] = {
     SILENT("deepspeed_config.zero3_init_flag", "weights are created in slices"),
     SILENT("deepspeed_config.deepspeed_multinode_launcher", LAUNCHER),
     SILENT("deepspeed_config.deepspeed_hostfile", "`--hostfile` of dtrun"),
+    INERT("deepspeed_config.deepspeed_inclusion_filter", "`--hostfile` of dtrun names the hosts"),
+    INERT("deepspeed_config.deepspeed_exclusion_filter", "`--hostfile` of dtrun names the hosts"),
+    INERT("deepspeed_config.deepspeed_moe_layer_cls_names", "a layer is a unit"),
     FUNCTION("parallelism_config.parallelism_config_dp_replicate_size", "fsdp.device_mesh", mesh,
              "`fsdp.device_mesh`: replicas and shards, of `hybrid_shard`"),
     SILENT("parallelism_config.parallelism_config_dp_shard_size", "beside dp_replicate_size"),
     WORDS("parallelism_config.parallelism_config_tp_size", NULL, "1=|*=" SPLIT),
     WORDS("parallelism_config.parallelism_config_cp_size", NULL, "1=|*=" SPLIT),
     WORDS("parallelism_config.parallelism_config_sp_size", NULL, "1=|*=" SPLIT),
+    SILENT("parallelism_config.parallelism_config_cp_backend", "counts with cp_size alone"),
+    SILENT("parallelism_config.parallelism_config_cp_comm_strategy", "counts with cp_size alone"),
+    SILENT("parallelism_config.parallelism_config_sp_backend", "counts with sp_size alone"),
+    SILENT("parallelism_config.parallelism_config_sp_seq_length", "counts with sp_size alone"),
+    SILENT("parallelism_config.parallelism_config_sp_seq_length_is_variable", "counts with sp_size alone"),
+    SILENT("parallelism_config.parallelism_config_sp_attn_implementation", "counts with sp_size alone"),
     {0},
 };
 

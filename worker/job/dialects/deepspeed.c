@@ -53,7 +53,8 @@ static void optimizer(struct dialect_use *u, const struct dialect_rule *r, const
                           strstr(word, "OneBit") != NULL || strstr(word, "ZeroOne") != NULL
                               ? "is \"%.40s\": 1-bit optimizers are beyond scope; write Adam or Lamb, and "
                                 "communication_data_type bf16"
-                              : "is \"%.40s\": not there yet; write AdamW, SGD, Lion, Lamb, Adagrad or Muon",
+                              : "is \"%.40s\": there are Adam, AdamW, SGD, Lion, Lamb, Adagrad and Muon; write one of "
+                                "them",
                           word);
         dt_config_pass(u->c, dialect_path(u, "optimizer.params")); /* its numbers go with it */
         return;
@@ -97,7 +98,7 @@ static void betas(struct dialect_use *u, const struct dialect_rule *r, const cha
     (void)r;
     const cJSON *first = cJSON_IsArray(value) ? value->child : NULL, *second = first != NULL ? first->next : NULL;
     if (!cJSON_IsNumber(first) || !cJSON_IsNumber(second) || second->next != NULL) {
-        dt_config_problem(u->c, path, "give two numbers, such as [0.9, 0.999]");
+        dialect_wrong(u, path, "two numbers, such as [0.9, 0.999]");
         return;
     }
     bool own = is_type(u, "lion") || is_type(u, "lamb");
@@ -128,6 +129,15 @@ static void stage(struct dialect_use *u, const struct dialect_rule *r, const cha
         return;
     }
     dialect_words(u, &words, path, value);
+}
+
+/* Files of 2020 have true instead of the block. */
+static void zero_block(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    if (cJSON_IsBool(value)) {
+        dialect_give(u, path, r->to, cJSON_CreateString(cJSON_IsTrue(value) ? "zero1" : "zero0"));
+        dt_config_pass(u->c, path);
+    }
 }
 
 /* How much of stage 3 is in memory at a time, by numbers of our section fsdp. Files carry these keys at other stages, too, where they
@@ -206,7 +216,7 @@ static void give_fp16(struct dialect_use *u, const struct dialect_rule *r, const
 static void fp16_enabled(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     if (!cJSON_IsBool(value)) {
-        dt_config_problem(u->c, path, "give true or false");
+        dialect_wrong(u, path, "true or false");
     } else if (cJSON_IsTrue(value)) {
         give_fp16(u, r, path, "deepspeed");
     }
@@ -268,7 +278,7 @@ static void optimizer_norm(struct dialect_use *u, const struct dialect_rule *r, 
 }
 
 /* DeepSpeed's block says how layers are computed again, not that they are. */
-static void kept_on_host(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+void deepspeed_kept_on_host(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     bool on = cJSON_IsTrue(dt_config_value(u->c, "activation_checkpointing.enabled"));
     if (!on || dt_config_off(value)) {
@@ -278,7 +288,7 @@ static void kept_on_host(struct dialect_use *u, const struct dialect_rule *r, co
         return;
     }
     if (!cJSON_IsTrue(value)) {
-        dt_config_problem(u->c, path, "give true or false");
+        dialect_wrong(u, path, "true or false");
         return;
     }
     dialect_give(u, path, r->to, cJSON_CreateString("cpu"));
@@ -416,6 +426,13 @@ static const struct dialect_rule rules[] = {
     WORDS("communication_data_type", "mixed_precision.reduce_dtype", "fp32=fp32|bf16=bf16|bfp16=bf16|fp16=fp16"),
     MOVE("data_types.grad_accum_dtype", "training.grad_accum_dtype"),
 
+    {.from = "zero_optimization",
+     .to = "training.strategy",
+     .how = DIALECT_FUNCTION,
+     .fn = zero_block,
+     .text = "a block; true instead of it is `zero1`, false `zero0`",
+     .shallow = true,
+     .sees_auto = true},
     FUNCTION("zero_optimization.stage", "training.strategy", stage,
              "`training.strategy`: 0 = `zero0`, 1 = `zero1`, 2 = `zero2`, 3 = `zero3`"),
     WORDS("zero_optimization.overlap_comm", "fsdp.overlap_comm", "true=true|false=false"),
@@ -488,7 +505,7 @@ static const struct dialect_rule rules[] = {
     INERT("activation_checkpointing.partition_activations", "a layer is not split over ranks"),
     INERT("activation_checkpointing.contiguous_memory_optimization", "memory is planned as a whole"),
     INERT("activation_checkpointing.synchronize_checkpoint_boundary", "nothing needs it"),
-    FUNCTION("activation_checkpointing.cpu_checkpointing", "offload.activations", kept_on_host,
+    FUNCTION("activation_checkpointing.cpu_checkpointing", "offload.activations", deepspeed_kept_on_host,
              "true is `cpu`, where `activation_checkpointing.enabled` is true"),
     INERT("activation_checkpointing.number_checkpoints",
           "it sizes the buffer of contiguous_memory_optimization, and memory is planned as a whole; "

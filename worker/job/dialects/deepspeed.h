@@ -8,6 +8,8 @@
 dialect_fn deepspeed_scheduler, deepspeed_rate, deepspeed_most, deepspeed_least, deepspeed_total_steps;
 /* deepspeed_batch.c */
 dialect_fn deepspeed_batch;
+/* deepspeed.c */
+dialect_fn deepspeed_kept_on_host;
 /* deepspeed_elasticity.c */
 dialect_fn deepspeed_elasticity;
 

@@ -30,7 +30,7 @@ void deepspeed_batch(struct dialect_use *u, const struct dialect_rule *r, const 
     static const char micro[] = "training.batch_size_per_gpu", steps[] = "training.gradient_accumulation_steps";
     bool wrong = false;
     if (!is_count(value, 1e15)) {
-        dt_config_problem(u->c, path, "give a whole number of at least 1");
+        dialect_wrong(u, path, "a whole number of at least 1");
         return;
     }
     if (cJSON_IsObject(dt_config_value(u->c, steps))) {

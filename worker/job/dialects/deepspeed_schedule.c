@@ -71,9 +71,11 @@ void deepspeed_scheduler(struct dialect_use *u, const struct dialect_rule *r, co
 {
     const struct type *type = type_of(value);
     if (type == NULL) {
+        const char *word = cJSON_GetStringValue(dt_config_value(u->c, path));
         dt_config_problem(u->c, path,
-                          "there are WarmupLR, WarmupDecayLR, WarmupCosineLR, LRRangeTest and OneCycle; write one of "
-                          "them, or remove the block and write training.lr_scheduler_type");
+                          "%.60s: there are WarmupLR, WarmupDecayLR, WarmupCosineLR, LRRangeTest and OneCycle; write "
+                          "one of them, or remove the block and write training.lr_scheduler_type",
+                          word != NULL ? word : "no name");
         dt_config_pass(u->c, dialect_path(u, "scheduler.params")); /* its numbers go with it */
         return;
     }

@@ -10,11 +10,23 @@
 #include <string.h>
 #include <strings.h>
 
-const struct dialect *const dialects[] = {
-    &dialect_lightning,    &dialect_trainer,        &dialect_ddp_strategy,     &dialect_deepspeed_strategy,
-    &dialect_callbacks,    &dialect_early_stopping, &dialect_model_checkpoint, &dialect_timer,
-    &dialect_transformers, &dialect_accelerate,     &dialect_launch,           &dialect_fsdp,
-    &dialect_fsdp_block,   &dialect_neox,           &dialect_deepspeed,        NULL};
+const struct dialect *const dialects[] = {&dialect_lightning,
+                                          &dialect_trainer,
+                                          &dialect_ddp_strategy,
+                                          &dialect_deepspeed_strategy,
+                                          &dialect_fsdp_strategy,
+                                          &dialect_callbacks,
+                                          &dialect_early_stopping,
+                                          &dialect_model_checkpoint,
+                                          &dialect_timer,
+                                          &dialect_transformers,
+                                          &dialect_accelerate,
+                                          &dialect_launch,
+                                          &dialect_fsdp,
+                                          &dialect_fsdp_block,
+                                          &dialect_neox,
+                                          &dialect_deepspeed,
+                                          NULL};
 
 /* ---- words of ours that mean the same ---- */
 
@@ -175,9 +187,28 @@ static const char *translate(const struct dialect_use *u, const char *words, con
     return found;
 }
 
+void dialect_wrong(struct dialect_use *u, const char *path, const char *give)
+{
+    const cJSON *value = dt_config_value(u->c, path);
+    struct dt_text is;
+    dt_text_init(&is);
+    if (value != NULL) {
+        dt_value_show(value, &is);
+        dt_text_puts(&is, "; ");
+    }
+    dt_config_problem(u->c, path, "%s%sgive %s", value != NULL ? "is " : "", dt_text_str(&is), give);
+    dt_text_clear(&is);
+}
+
 void dialect_inert(struct dialect_use *u, const char *path, const char *why)
 {
-    dt_text_printf(u->inert, "%s%s", u->inert->size == 0 ? "" : u->converts ? "\n" : ", ", dt_config_name(u->c, path));
+    enum { LONGEST = 120 }; /* a key of a file may be as long as it likes */
+    const char *name = dt_config_name(u->c, path);
+    dt_text_printf(u->inert, "%s%.*s%s",
+                   u->inert->size == 0 ? ""
+                   : u->converts       ? "\n"
+                                       : ", ",
+                   LONGEST, name, strlen(name) > LONGEST ? "..." : "");
     dt_text_puts(u->inert, why != NULL ? " (" : "");
     for (const char *p = why != NULL ? why : ""; *p != 0; p++) { /* without Markdown */
         dt_text_add(u->inert, p, *p != '`');
@@ -333,8 +364,12 @@ static const char *meant(const struct dialect_use *u, const char *leaf)
 static const char *belongs(const struct dialect_use *u, const char *leaf)
 {
     for (const struct dialect_rule *r = u->dialect->rules; r->from != NULL; r++) {
+        size_t size = strcspn(r->from, ".");
         if (strcmp(leaf_of(r->from), leaf) == 0) {
             return r->from;
+        }
+        if (strlen(leaf) == size && strncmp(r->from, leaf, size) == 0) { /* a block */
+            return dt_arena_strdup(u->arena, leaf);
         }
     }
     return NULL;
@@ -354,7 +389,7 @@ static void ignore(struct dialect_use *u, const char *path)
     const cJSON *value = dt_config_value(u->c, path);
     for (const cJSON *v = cJSON_IsObject(value) ? value->child : NULL; v != NULL; v = v->next) {
         right = belongs(u, v->string);
-        if (right != NULL && strcmp(right, v->string) == 0) {
+        if (right != NULL && strchr(right, '.') == NULL) {
             dt_text_printf(&why, "; %s belongs at the top level", v->string);
         }
     }
@@ -378,6 +413,12 @@ static void apply_rest(struct dialect_use *u)
             dt_config_pass(u->c, path);
         } else if (u->dialect->lenient && top) {
             ignore(u, path);
+        } else if (u->dialect->lenient && belongs(u, leaf) != NULL) {
+            const char *right = belongs(u, leaf);
+            dt_config_problem(u->c, path, "%s%s; move it there",
+                              strchr(right, '.') != NULL ? "belongs at " : "belongs at the top of the file, as ",
+                              right);
+            dt_config_pass(u->c, path);
         }
     }
 }
@@ -488,6 +529,13 @@ void dialects_apply(struct dt_config *c, struct dt_arena *arena, int world, bool
 
 /* ---- files ---- */
 
+/* A file that cannot be read says nothing, and its system's defaults are not those of the job then. */
+static void forget(struct dt_config *c, const char *place)
+{
+    dt_config_move(c, place, place, cJSON_CreateNull());
+    dt_config_pass(c, place);
+}
+
 void dialects_include(struct dt_config *c)
 {
     struct dt_error err;
@@ -495,6 +543,7 @@ void dialects_include(struct dt_config *c)
         for (const char *const *place = (*d)->places; *place != NULL; place++) {
             if (**place != 0 && dt_config_include(c, *place, &err) != 0) {
                 dt_config_problem(c, *place, "%s", err.text);
+                forget(c, *place);
             }
         }
     }
@@ -550,11 +599,18 @@ static int look_at(const char *path, bool converts, struct dt_config **c, const 
                    struct dt_arena *arena, struct dt_error *err)
 {
     *d = NULL;
-    if (dt_config_open(c, path, arena, err) != 0 &&
-        (dt_config_open_relaxed(c, path, arena, NULL) != 0 ||
-         (recognise(*c, arena) == NULL && !is_neox(*c) && (dt_config_close(*c, NULL, NULL), true)))) {
-        *c = NULL;
-        return -1;
+    struct dt_error as_json;
+    if (dt_config_open(c, path, arena, &as_json) != 0) {
+        if (dt_config_open_relaxed(c, path, arena, err) != 0) { /* wrong even where comments are allowed */
+            *c = NULL;
+            return -1;
+        }
+        if (recognise(*c, arena) == NULL && !is_neox(*c)) {
+            (void)dt_config_close(*c, NULL, NULL);
+            *c = NULL;
+            *err = as_json;
+            return -1;
+        }
     }
     *d = recognise(*c, arena);
     if (is_neox(*c) && !has_mark(*c, OURS, arena)) {
@@ -593,6 +649,11 @@ int dialects_add(struct dt_config *c, const char *path, struct dt_arena *arena, 
         return dt_fail(
             err, DT_INVALID,
             "%s: beside a job file --config takes a file of DeepSpeed, Hugging Face, accelerate or Lightning", path);
+    }
+    const char *already = dt_config_where(c, d->section);
+    if (already != NULL) {
+        return dt_fail(err, DT_INVALID, "%s: a file of %s, whose keys stand in %s already; give them in one file", path,
+                       d->name, already);
     }
     return dt_config_include_file(c, d->section, path, err);
 }

@@ -107,8 +107,8 @@ struct dialect {
 };
 extern const struct dialect dialect_deepspeed, dialect_fsdp, dialect_fsdp_block, dialect_transformers,
     dialect_accelerate, dialect_launch, dialect_lightning, dialect_trainer, dialect_ddp_strategy,
-    dialect_deepspeed_strategy, dialect_callbacks, dialect_early_stopping, dialect_model_checkpoint, dialect_timer,
-    dialect_neox;
+    dialect_deepspeed_strategy, dialect_fsdp_strategy, dialect_callbacks, dialect_early_stopping,
+    dialect_model_checkpoint, dialect_timer, dialect_neox;
 /* In the order of their rules; their defaults come in the opposite order. Ends with null. */
 extern const struct dialect *const dialects[];
 
@@ -140,6 +140,8 @@ void dialects_apply(struct dt_config *c, struct dt_arena *arena, int world, bool
 void dialect_give(struct dialect_use *u, const char *path, const char *to, struct cJSON *value);
 /* Adds a key, with a reason in brackets unless it is null, to those without effect. */
 void dialect_inert(struct dialect_use *u, const char *path, const char *why);
+/* Notes that the value at a key is none that it takes: "is -8; give a whole number". */
+void dialect_wrong(struct dialect_use *u, const char *path, const char *give);
 /* The words of a rule, for functions that know some values and leave the others to words. */
 void dialect_words(struct dialect_use *u, const struct dialect_rule *r, const char *path, const struct cJSON *value);
 /* The full path of a key of the dialect, in the arena. */

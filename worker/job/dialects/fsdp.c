@@ -22,12 +22,12 @@ static bool is_word(const cJSON *value, const char *word)
 /* Slices of weights and gradients rest in the host's memory, and so does what the optimizer has. */
 static void cpu_offload(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
-    const cJSON *inside = cJSON_IsObject(value) ? cJSON_GetObjectItemCaseSensitive(value, "offload_params") : value;
+    const cJSON *inside = cJSON_IsObject(value) ? lightning_argument(value, "offload_params") : value;
     if (cJSON_IsTrue(inside) || is_word(inside, "true")) {
         dialect_give(u, path, r->to, cJSON_CreateString("cpu"));
         dialect_give(u, path, "offload.optimizer", cJSON_CreateString("cpu"));
     } else if (!cJSON_IsFalse(inside) && !is_word(inside, "false")) {
-        dt_config_problem(u->c, path, "give true or false, or {\"offload_params\": true}");
+        dialect_wrong(u, path, "true or false, or {\"offload_params\": true}");
     }
 }
 
@@ -109,6 +109,42 @@ static void least_params(struct dialect_use *u, const struct dialect_rule *r, co
     }
 }
 
+/* Lightning names layers by their classes: a list of them, or a policy of PyTorch's with one. Null: there is none. */
+static const cJSON *classes_of(const cJSON *value)
+{
+    const cJSON *inside = lightning_argument(value, "module_classes");
+    inside = inside == NULL ? lightning_argument(value, "transformer_layer_cls") : inside;
+    return cJSON_IsArray(value) ? value : inside;
+}
+
+static bool is_lightning(const struct dialect_use *u)
+{
+    return strncmp(u->place, "lightning.", 10) == 0;
+}
+
+static void wrap_policy(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    const struct dialect_rule words =
+        WORDS(r->from, r->to, "TRANSFORMER_BASED_WRAP=transformer_based|SIZE_BASED_WRAP=size_based|NO_WRAP=none");
+    if (is_lightning(u) && classes_of(value) != NULL) {
+        dialect_give(u, path, r->to, cJSON_CreateString("transformer_based"));
+    } else if (is_lightning(u)) {
+        dialect_wrong(u, path, "a list of the classes of layers");
+    } else {
+        dialect_words(u, &words, path, value);
+    }
+}
+
+void lightning_recompute(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    const struct dialect_rule words = WORDS(r->from, r->to, "true=true|false=false");
+    if (is_lightning(u) && (cJSON_IsString(value) || classes_of(value) != NULL)) {
+        dialect_give(u, path, r->to, cJSON_CreateBool(true));
+    } else {
+        dialect_words(u, &words, path, value);
+    }
+}
+
 static const struct dialect_rule block_rules[] = {
     SILENT("version", "decides what reshard_after_forward means"),
     WORDS("sharding_strategy", "training.strategy",
@@ -116,8 +152,9 @@ static const struct dialect_rule block_rules[] = {
     FUNCTION("reshard_after_forward", "training.strategy", reshard,
              "`training.strategy`: true = `full_shard`, false = `shard_grad_op`, a number also "
              "`fsdp.reshard_after_forward`; of version 1 the name of a strategy"),
-    WORDS("auto_wrap_policy", "fsdp.auto_wrap_policy",
-          "TRANSFORMER_BASED_WRAP=transformer_based|SIZE_BASED_WRAP=size_based|NO_WRAP=none"),
+    FUNCTION("auto_wrap_policy", "fsdp.auto_wrap_policy", wrap_policy,
+             "`fsdp.auto_wrap_policy`: TRANSFORMER_BASED_WRAP = `transformer_based`, SIZE_BASED_WRAP = `size_based`, "
+             "NO_WRAP = `none`; Lightning's list of classes = `transformer_based`, and must name the model's layer"),
     SILENT("transformer_layer_cls_to_wrap", "must be the layer of the model, which is a unit"),
     FUNCTION("min_num_params", "fsdp.min_num_params", least_params,
              "`fsdp.min_num_params`; above 0, without a policy, `fsdp.auto_wrap_policy` is size_based"),
@@ -132,10 +169,13 @@ static const struct dialect_rule block_rules[] = {
     WORDS("state_dict_type", NULL,
           "FULL_STATE_DICT=|SHARDED_STATE_DICT=|LOCAL_STATE_DICT=!its slices load on one number of ranks only; write "
           "SHARDED_STATE_DICT|full=|sharded=|1=|2=!its slices load on one number of ranks only; write 3|3="),
+    REFUSE("ignored_modules", "every layer is a unit; remove it"),
+    REFUSE("ignored_states", "every layer is a unit; remove it"),
     SILENT("sync_module_states", ONE_READS),
     SILENT("cpu_ram_efficient_loading", ONE_READS),
     SILENT("use_orig_params", "names are always those of the model"),
-    WORDS("activation_checkpointing", "activation_checkpointing.enabled", "true=true|false=false"),
+    FUNCTION("activation_checkpointing", "activation_checkpointing.enabled", lightning_recompute,
+             "`activation_checkpointing.enabled`; Lightning's list of classes is true"),
     WORDS("activation_checkpointing_offload", "offload.activations", "true=cpu|false="),
     WORDS("activation_cpu_offload", "offload.activations", "true=cpu|false="),
     WORDS("xla", NULL, "false=|true=!XLA is not supported; remove it, and ranks compute on CPUs or CUDA GPUs"),
@@ -207,12 +247,13 @@ static const struct {
     {"modernbert", "ModernBertEncoderLayer"},
 };
 
-/* True when the layer is in a name, in "A,B", or in a list. */
+/* True when the layer is in a name, with or without its package, in "A,B", or in a list. */
 static bool names_layer(const cJSON *value, const char *layer)
 {
     for (const char *p = cJSON_IsString(value) ? value->valuestring : ""; *p != 0; p += *p == ',') {
-        size_t size = strcspn(p, ",");
-        if (size == strlen(layer) && strncmp(p, layer, size) == 0) {
+        size_t size = strcspn(p, ","), least = strlen(layer);
+        if (size >= least && strncmp(p + size - least, layer, least) == 0 &&
+            (size == least || p[size - least - 1] == '.')) {
             return true;
         }
         p += size;
@@ -231,12 +272,17 @@ void dialects_check_layers(struct dt_config *c, const char *model)
     for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
         layer = strcmp(layers[i].model, model) == 0 ? layers[i].layer : layer;
     }
-    static const char *const names[] = {"transformer_layer_cls_to_wrap", "fsdp_transformer_layer_cls_to_wrap"};
+    /* of Lightning the last three may be classes, too */
+    static const char *const names[] = {"transformer_layer_cls_to_wrap", "fsdp_transformer_layer_cls_to_wrap",
+                                        "auto_wrap_policy", "activation_checkpointing",
+                                        "activation_checkpointing_policy"};
+    enum { OF_ANY = 2 };
     for (const char *const *place = block_places; layer != NULL && *place != NULL; place++) {
-        for (int i = 0; i < 2; i++) {
+        for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
             char path[128];
             (void)snprintf(path, sizeof path, "%s.%s", *place, names[i]);
             const cJSON *value = dt_config_value(c, path);
+            value = i < OF_ANY ? value : classes_of(value);
             if (value != NULL && !names_layer(value, layer)) {
                 dt_config_problem(c, path, "the layers of %s are %s; write that, or remove it", model, layer);
             }

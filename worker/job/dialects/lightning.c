@@ -161,7 +161,7 @@ static void devices(struct dialect_use *u, const struct dialect_rule *r, const c
     int64_t count = count_devices(value);
     (void)dt_config_number(dt_config_value(u->c, dialect_path(u, "num_nodes")), &nodes);
     if (count < 0) {
-        dt_config_problem(u->c, path, "give a number of devices, -1, \"auto\", or a list of their indices");
+        dialect_wrong(u, path, "a number of devices, -1, \"auto\", or a list of their indices");
     } else if (count > 0 && !u->converts && (double)count * nodes != u->world) {
         dt_config_problem(u->c, path,
                           "%" PRId64 " device%s * %g node%s, and there %s %d rank%s; start them with dtrun --nnodes=%g "
@@ -176,7 +176,7 @@ static void nodes(struct dialect_use *u, const struct dialect_rule *r, const cha
     (void)r;
     double number = 0;
     if (!dt_config_number(value, &number) || number < 1 || number != floor(number)) {
-        dt_config_problem(u->c, path, "give a whole number of nodes");
+        dialect_wrong(u, path, "a whole number of nodes");
     } else if (!u->converts && u->world % (int64_t)number != 0) {
         dt_config_problem(u->c, path, "is %g, which does not divide %d rank%s", number, u->world,
                           u->world == 1 ? "" : "s");
@@ -308,10 +308,12 @@ static const struct dialect_rule trainer_rules[] = {
              "`training.fast_dev_run`; true = 1; nothing is saved"),
     FUNCTION("max_time", "training.max_time", lightning_time,
              "`training.max_time`: DD:HH:MM:SS, or an object of weeks, days, hours, minutes, seconds"),
-    FUNCTION("max_epochs", "training.num_epochs", lightning_max_epochs,
-             "`training.num_epochs`; 1000 where nothing ends the run; -1 beside max_steps or max_time"),
+    FUNCTION(
+        "max_epochs", "training.num_epochs", lightning_max_epochs,
+        "`training.num_epochs`, beside max_steps `training.epoch_limit`; 1000 where nothing ends the run; -1 beside "
+        "max_steps or max_time"),
     FUNCTION("max_steps", "training.max_steps", lightning_max_steps,
-             "`training.max_steps`; both, of which Lightning ends at the first, are refused"),
+             "`training.max_steps`; of both the first ends the run"),
     MOVE("min_epochs", "training.min_epochs"),
     FUNCTION("min_steps", "training.min_steps", lightning_min_steps,
              "`training.min_steps`; without min_epochs `training.min_epochs` is 1"),

@@ -15,7 +15,11 @@ const struct cJSON *lightning_arguments(struct dialect_use *u, const char *path,
 dialect_fn lightning_optimizer, lightning_scheduler;
 /* lightning_callbacks.c */
 dialect_fn lightning_callbacks, lightning_monitor;
+/* fsdp.c */
+dialect_fn lightning_recompute;
 /* lightning_loop.c */
+/* Seconds of a timedelta: a number, "1 day, 2:30:00", or an object of its arguments. Below 0: it is none. */
+double lightning_seconds(const struct cJSON *value);
 dialect_fn lightning_time, lightning_max_epochs, lightning_max_steps, lightning_min_steps, lightning_dev_run,
     lightning_limit, lightning_interval, lightning_epoch_interval, lightning_sanity;
 void lightning_defaults(struct dialect_use *u);

@@ -55,7 +55,7 @@ static void epoch_end(struct dialect_use *u, const struct dialect_rule *r, const
         dt_config_problem(u->c, path,
                           "each evaluation is looked at once, and epochs do not end with one each; remove it");
     } else if (!cJSON_IsBool(value)) {
-        dt_config_problem(u->c, path, "give true or false");
+        dialect_wrong(u, path, "true or false");
     }
 }
 
@@ -108,9 +108,11 @@ static void kept(struct dialect_use *u, const struct dialect_rule *r, const char
 {
     double number = 0;
     if (!dt_config_number(value, &number) || number < -1 || (number > 1 && !dialect_says(u, "monitor"))) {
-        dt_config_problem(u->c, path,
-                          number > 1 ? "nothing says which are the best; give monitor, such as val_loss"
-                                     : "give a number of checkpoints, or -1 for all");
+        if (number > 1) {
+            dt_config_problem(u->c, path, "nothing says which are the best; give monitor, such as val_loss");
+        } else {
+            dialect_wrong(u, path, "a number of checkpoints, or -1 for all");
+        }
     } else if (number == 0) {
         dialect_give(u, path, "checkpointing.save_every_n_steps", cJSON_CreateNumber(0));
     } else if (number == -1) {

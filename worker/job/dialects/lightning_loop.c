@@ -43,7 +43,7 @@ static double timedelta_seconds(const cJSON *value)
     return sum;
 }
 
-/* "1 day, 2:30:00", as YAML has a timedelta. */
+/* "1 day, 2:30:00", as YAML has a timedelta, or "2:30:00". */
 static double printed_seconds(const char *text)
 {
     static const struct {
@@ -56,6 +56,9 @@ static double printed_seconds(const char *text)
         double number = (double)strtol(text, &end, 10);
         size_t one = strlen(parts[i].behind), many = strlen(parts[i].plural);
         bool single = strncmp(end, parts[i].behind, one) == 0;
+        if (i == 0 && *end == ':') {
+            continue; /* no days */
+        }
         if (end == text || (!single && strncmp(end, parts[i].plural, many) != 0)) {
             return -1;
         }
@@ -63,6 +66,17 @@ static double printed_seconds(const char *text)
         text = end + (single ? one : many);
     }
     return *text == '\0' ? sum : -1;
+}
+
+double lightning_seconds(const cJSON *value)
+{
+    double number = 0;
+    /* 1:00:00 without quotes is a number of YAML, which keeps how it is written */
+    bool text = value != NULL && value->valuestring != NULL && strchr(value->valuestring, ':') != NULL;
+    return cJSON_IsObject(value)              ? timedelta_seconds(value)
+           : text                             ? printed_seconds(value->valuestring)
+           : dt_config_number(value, &number) ? number
+                                              : -1;
 }
 
 void lightning_time(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
@@ -78,8 +92,7 @@ void lightning_time(struct dialect_use *u, const struct dialect_rule *r, const c
     } else if (text && strchr(value->valuestring, ':') != NULL) { /* the job reads DD:HH:MM:SS */
         dialect_give(u, path, r->to, cJSON_CreateString(value->valuestring));
     } else {
-        dt_config_problem(u->c, path,
-                          "give a time: \"DD:HH:MM:SS\", or an object of weeks, days, hours, minutes, seconds");
+        dialect_wrong(u, path, "a time: \"DD:HH:MM:SS\", or an object of weeks, days, hours, minutes, seconds");
     }
 }
 
@@ -92,23 +105,19 @@ static double limit_of(const struct dialect_use *u, const char *key)
     return dt_config_number(dt_config_value(u->c, dialect_path(u, key)), &number) ? number : -1;
 }
 
+/* Beside max_steps Lightning ends at the first of both. */
 void lightning_max_epochs(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
+    bool trial = dt_config_value(u->c, "training.fast_dev_run") != NULL; /* its rule comes first */
+    bool both = limit_of(u, "max_steps") > 0 && limit_of(u, "max_epochs") > 0 && !trial;
     if (limit_of(u, "max_epochs") != -1 || !(cJSON_IsNumber(value) || cJSON_IsString(value))) {
-        dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
+        dialect_give(u, path, both ? "training.epoch_limit" : r->to, cJSON_Duplicate(value, true));
     }
 }
 
-/* Lightning ends at the first of both; the job has one. */
 void lightning_max_steps(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
-    double steps = limit_of(u, "max_steps"), epochs = limit_of(u, "max_epochs");
-    bool trial = dt_config_value(u->c, "training.fast_dev_run") != NULL; /* its rule comes first */
-    if (steps > 0 && epochs > 0 && !trial) {
-        dt_config_problem(u->c, path,
-                          "Lightning ends with max_steps or max_epochs, whichever comes first, and a job has one of "
-                          "them; remove the one that comes later");
-    } else if (steps != -1) {
+    if (limit_of(u, "max_steps") != -1) {
         dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
     }
 }
@@ -128,7 +137,7 @@ void lightning_dev_run(struct dialect_use *u, const struct dialect_rule *r, cons
 {
     double number = cJSON_IsTrue(value) ? 1 : 0;
     if (!cJSON_IsBool(value) && (!dt_config_number(value, &number) || number < 0 || number != floor(number))) {
-        dt_config_problem(u->c, path, "give true, false, or a number of batches");
+        dialect_wrong(u, path, "true, false, or a number of batches");
     } else if (number > 0) {
         dialect_give(u, path, r->to, cJSON_CreateNumber(number));
     }
@@ -157,7 +166,7 @@ void lightning_limit(struct dialect_use *u, const struct dialect_rule *r, const 
         dt_config_number(value, &number) && number >= 0 && (number <= 1 || number == floor(number)) && number <= 1e12;
     (void)dt_config_number(dt_config_value(u->c, dialect_path(u, "overfit_batches")), &other);
     if (!good) {
-        dt_config_problem(u->c, path, "give a number of batches, or a share of them up to 1.0");
+        dialect_wrong(u, path, "a number of batches, or a share of them up to 1.0");
     } else if (!overfits && other > 0) {
         dialect_inert(u, path, "overfit_batches says how many");
     } else if (overfits && is_all(value)) {
@@ -225,7 +234,7 @@ void lightning_interval(struct dialect_use *u, const struct dialect_rule *r, con
         dt_config_problem(u->c, path, "steps have %g batches each; give a multiple of that, or a share of an epoch",
                           micro_steps);
     } else {
-        dt_config_problem(u->c, path, "give a number of batches, or a share of an epoch up to 1.0");
+        dialect_wrong(u, path, "a number of batches, or a share of an epoch up to 1.0");
     }
 }
 
@@ -235,7 +244,7 @@ void lightning_epoch_interval(struct dialect_use *u, const struct dialect_rule *
     const cJSON *batches = dt_config_value(u->c, dialect_path(u, "val_check_interval"));
     double number = 0;
     if (!dt_config_number(value, &number) || number < 1 || number != floor(number)) {
-        dt_config_problem(u->c, path, "give a whole number of epochs");
+        dialect_wrong(u, path, "a whole number of epochs");
     } else if (number > 1 && (batches == NULL || is_all(batches))) {
         give_interval(u, path, r->to, number);
     }

@@ -1,4 +1,6 @@
-/* Arguments of Lightning's DDPStrategy and DeepSpeedStrategy. Those of FSDPStrategy are FSDP's block. */
+/* Arguments of Lightning's DDPStrategy, DeepSpeedStrategy and FSDPStrategy; what FSDP has itself of the last one's is
+ * FSDP's block. */
+#include "worker/job/dialects/deepspeed.h"
 #include "worker/job/dialects/lightning.h"
 
 #include <cjson/cJSON.h>
@@ -14,6 +16,11 @@ static bool is_ddp(const struct dialect_use *u)
     return is_class(u, "DDPStrategy");
 }
 
+static bool is_fsdp(const struct dialect_use *u)
+{
+    return is_class(u, "FSDPStrategy");
+}
+
 static bool is_deepspeed(const struct dialect_use *u)
 {
     return is_class(u, "DeepSpeedStrategy");
@@ -22,14 +29,14 @@ static bool is_deepspeed(const struct dialect_use *u)
 #define PYTHON "counts in Python alone"
 #define BACKEND "`training.collectives` says how ranks talk"
 
-/* torch's timedelta has days and seconds; a number is of seconds. */
+/* Python's timedelta; a number is of seconds. */
 static void timeout(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
-    double number = 0;
-    if (dt_config_number(value, &number)) {
+    double number = lightning_seconds(value);
+    if (number >= 0) {
         dialect_give(u, path, r->to, cJSON_CreateNumber(number));
     } else {
-        dt_config_problem(u->c, path, "give a number of seconds");
+        dialect_wrong(u, path, "seconds, \"0:30:00\", or an object of days, hours, minutes, seconds");
     }
 }
 
@@ -94,7 +101,7 @@ static void offload(struct dialect_use *u, const struct dialect_rule *r, const c
     if (cJSON_IsTrue(value)) {
         dialect_give(u, path, r->to, cJSON_CreateString(device != NULL ? device : "cpu"));
     } else if (!cJSON_IsFalse(value)) {
-        dt_config_problem(u->c, path, "give true or false");
+        dialect_wrong(u, path, "true or false");
     }
 }
 
@@ -137,7 +144,8 @@ static const struct dialect_rule deepspeed_rules[] = {
     MOVE("hysteresis", "loss_scaling.hysteresis"),
     MOVE("min_loss_scale", "loss_scaling.min_loss_scale"),
     INERT("partition_activations", "a layer is not split over ranks"),
-    WORDS("cpu_checkpointing", NULL, "false=|true=!not there yet; write false"),
+    FUNCTION("cpu_checkpointing", "offload.activations", deepspeed_kept_on_host,
+             "true is `cpu`, where `activation_checkpointing.enabled` is true"),
     INERT("contiguous_memory_optimization", "memory is planned as a whole"),
     INERT("synchronize_checkpoint_boundary", "nothing needs it"),
     INERT("load_full_weights", "each rank reads its own slices"),
@@ -151,9 +159,60 @@ static const struct dialect_rule deepspeed_rules[] = {
     {0},
 };
 
+/* A class with arguments, torch.distributed.fsdp.MixedPrecision, whose types may be "torch.bfloat16". */
+static void mixed_precision(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    static const struct dialect_rule rules[] = {
+        WORDS("param_dtype", "training.precision",
+              "float32=32-true|bfloat16=bf16-mixed|float16=16-mixed|torch.float32=32-true|torch.bfloat16=bf16-mixed|"
+              "torch.float16=16-mixed"),
+        WORDS("reduce_dtype", "mixed_precision.reduce_dtype",
+              "float32=fp32|bfloat16=bf16|float16=fp16|torch.float32=fp32|torch.bfloat16=bf16|torch.float16=fp16"),
+        WORDS("buffer_dtype", "mixed_precision.buffer_dtype",
+              "float32=fp32|bfloat16=bf16|float16=fp16|torch.float32=fp32|torch.bfloat16=bf16|torch.float16=fp16"),
+        SILENT("keep_low_precision_grads", ""),
+        SILENT("cast_forward_inputs", ""),
+        SILENT("cast_root_forward_inputs", ""),
+        {0},
+    };
+    (void)r;
+    for (const cJSON *a = lightning_arguments(u, path, value); a != NULL; a = a->next) {
+        const char *key = dt_arena_printf(u->arena, "%s.init_args.%s", path, a->string);
+        const struct dialect_rule *rule = rules;
+        while (rule->from != NULL && strcmp(rule->from, a->string) != 0) {
+            rule++;
+        }
+        if (rule->from == NULL) {
+            dt_config_problem(u->c, key, "has no counterpart here; remove it");
+        } else if (rule->how == DIALECT_WORDS && !cJSON_IsNull(a)) {
+            dialect_words(u, rule, key, a);
+        }
+    }
+}
+
+static const struct dialect_rule fsdp_rules[] = {
+    FUNCTION("activation_checkpointing_policy", "activation_checkpointing.enabled", lightning_recompute,
+             "`activation_checkpointing.enabled`: a list of classes is true, and must name the model's layer"),
+    FUNCTION("mixed_precision", "training.precision", mixed_precision,
+             "`training.precision` by param_dtype, `mixed_precision.reduce_dtype`, `mixed_precision.buffer_dtype`"),
+    MOVE("device_mesh", "fsdp.device_mesh"),
+    INERT("process_group_backend", BACKEND),
+    FUNCTION("timeout", "training.collective_timeout", timeout, "`training.collective_timeout`, in seconds"),
+    SILENT("param_init_fn", PYTHON),
+    SILENT("device_id", PYTHON),
+    SILENT("accelerator", PYTHON),
+    SILENT("parallel_devices", PYTHON),
+    SILENT("cluster_environment", PYTHON),
+    SILENT("checkpoint_io", PYTHON),
+    SILENT("precision_plugin", PYTHON),
+    {0},
+};
+
 static const char *const places[] = {"lightning.trainer.strategy.init_args", NULL};
 
 const struct dialect dialect_ddp_strategy = {
     .name = "Lightning's DDPStrategy", .places = places, .rules = ddp_rules, .counts = is_ddp};
 const struct dialect dialect_deepspeed_strategy = {
     .name = "Lightning's DeepSpeedStrategy", .places = places, .rules = deepspeed_rules, .counts = is_deepspeed};
+const struct dialect dialect_fsdp_strategy = {
+    .name = "Lightning's FSDPStrategy", .places = places, .rules = fsdp_rules, .counts = is_fsdp};

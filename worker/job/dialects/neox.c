@@ -10,7 +10,7 @@ static void factor(struct dialect_use *u, const struct dialect_rule *r, const ch
     if (cJSON_IsNumber(value)) {
         dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
     } else {
-        dt_config_problem(u->c, path, "give a number of steps");
+        dialect_wrong(u, path, "a number of steps");
     }
 }
 

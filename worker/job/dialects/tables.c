@@ -75,12 +75,24 @@ static void schema_key(const struct dialect *d, const struct dialect_rule *r, co
     dt_text_puts(out, "}");
 }
 
+/* A block whose keys have rules of their own, too. */
+static bool is_block(const struct dialect *d, const struct dialect_rule *block)
+{
+    const char *rest;
+    for (const struct dialect_rule *r = d->rules; block->shallow && r->from != NULL; r++) {
+        if (below(r->from, block->from, &rest)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* The members below a section of the dialect; sections inside it as objects. */
 static void members(const struct dialect *d, const char *section, int indent, struct dt_text *out)
 {
     const char *rest, *other, *last = "";
     for (const struct dialect_rule *r = d->rules; r->from != NULL; r++) {
-        if (!below(r->from, section, &rest)) {
+        if (!below(r->from, section, &rest) || is_block(d, r)) {
             continue;
         }
         size_t size = strcspn(rest, ".");
@@ -268,7 +280,7 @@ const struct dialect_rule *dialect_rule_of(const struct dialect *d, const char *
     const struct dialect_rule *found = NULL;
     for (const struct dialect_rule *r = d->rules; r->from != NULL; r++) {
         size_t size = strlen(r->from);
-        bool is = strncmp(key, r->from, size) == 0 && (key[size] == 0 || key[size] == '.');
+        bool is = strncmp(key, r->from, size) == 0 && (key[size] == 0 || (key[size] == '.' && !r->shallow));
         found = is && (found == NULL || strlen(found->from) < size) ? r : found;
     }
     return found;

@@ -13,7 +13,7 @@ bool transformers_number(struct dialect_use *u, const char *path, const cJSON *v
 {
     bool good = dt_config_number(value, out);
     if (!good) {
-        dt_config_problem(u->c, path, "give a number");
+        dialect_wrong(u, path, "a number");
     }
     return good;
 }
@@ -32,6 +32,19 @@ static void folder(struct dialect_use *u, const struct dialect_rule *r, const ch
         return;
     }
     dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
+}
+
+/* The order of samples follows the one seed that there is. */
+static void data_seed(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    (void)r;
+    const cJSON *seed = dt_config_value(u->c, "training.seed"),
+                *theirs = dt_config_value(u->c, dialect_path(u, "seed"));
+    double number = 42, other; /* the default of both */
+    (void)(dt_config_number(seed, &number) || dt_config_number(theirs, &number));
+    if (!dt_config_number(value, &other) || other != number) {
+        dt_config_problem(u->c, path, "the order of samples follows training.seed, which is %g; remove it", number);
+    }
 }
 
 /* Seconds; people write 180000000 for "never". */
@@ -96,7 +109,7 @@ static void fsdp(struct dialect_use *u, const struct dialect_rule *r, const char
     if (cJSON_IsString(value)) {
         fsdp_words(u, path, value->valuestring);
     } else if (!cJSON_IsArray(value) && !cJSON_IsBool(value)) {
-        dt_config_problem(u->c, path, "give words, \"full_shard auto_wrap\", a list of them, or true");
+        dialect_wrong(u, path, "words, \"full_shard auto_wrap\", a list of them, or true");
     }
 }
 
@@ -269,7 +282,8 @@ static const struct dialect_rule rules[] = {
     FUNCTION("eval_steps", "training.eval_every_n_steps", transformers_eval_steps,
              "`training.eval_every_n_steps`; a share is one of max_steps, or of the epochs: "
              "`training.eval_every_n_epochs`; logging_steps where eval_strategy steps does not say it"),
-    WORDS("eval_delay", NULL, "0=|*=!evaluations begin with the run; remove it"),
+    FUNCTION("eval_delay", "training.eval_delay", transformers_eval_delay,
+             "`training.eval_delay`: steps, or epochs where eval_strategy is epoch"),
     WORDS("eval_on_start", "training.num_sanity_val_steps", "false=|true=-1"),
     FUNCTION("evals_per_epoch", "training.eval_every_n_epochs", transformers_per_epoch,
              "`training.eval_every_n_epochs`: 4 is 0.25"),
@@ -317,13 +331,17 @@ static const struct dialect_rule rules[] = {
              "`checkpointing.resume`: true = `auto`, false = `never`, or a path"),
     WORDS("ignore_data_skip", NULL, "false=|true=!a run goes on with the sample where it stopped; remove it"),
     MOVE("seed", "training.seed"),
-    REFUSE("data_seed", "the order of samples follows training.seed; remove it"),
+    FUNCTION_OF(OUTCOME_REFUSED, "data_seed", NULL, data_seed, "that of seed is taken; others are refused"),
     WORDS("full_determinism", "training.deterministic", "true=true|false=false"),
     MOVE("max_seq_length", "data.sequence_length"),
     MOVE("max_length", "data.sequence_length"),
     MOVE("cutoff_len", "data.sequence_length"),
     MOVE("sequence_len", "data.sequence_length"),
     WORDS("packing", NULL, "false=|true=!" LATER),
+    WORDS("eval_packing", NULL, "false=|true=!" LATER),
+    SILENT("packing_strategy", "counts with packing alone"),
+    WORDS("padding_free", NULL, "false=|true=!" LATER),
+    SILENT("pad_to_multiple_of", "a batch has the length of its longest row"),
     WORDS("sample_packing", NULL, "false=|true=!" LATER),
     WORDS("pad_to_sequence_len", NULL, "false=|true=!" LATER),
     REFUSE("chat_template", TUNING),
@@ -332,6 +350,23 @@ static const struct dialect_rule rules[] = {
     REFUSE("datasets", TUNING),
     REFUSE("dataset_name", TUNING),
     REFUSE("dataset_config", TUNING),
+    SILENT("dataset_train_split", "goes with dataset_name"),
+    SILENT("dataset_test_split", "goes with dataset_name"),
+    REFUSE("dataset_kwargs", TUNING),
+    REFUSE("eos_token", TUNING),
+    REFUSE("pad_token", TUNING),
+    REFUSE("chat_template_path", TUNING),
+    WORDS("completion_only_loss", NULL, "false=|true=!" TUNING),
+    WORDS("assistant_only_loss", NULL, "false=|true=!" TUNING),
+    WORDS("loss_type", NULL, "nll=|*=!" LATER),
+    SILENT("shuffle_dataset", "`data.shuffle` says it"),
+    REFUSE("model_init_kwargs", "write the keys of model in the job"),
+    WORDS("sortish_sampler", NULL, "false=|true=!write group_by_length"),
+    WORDS("predict_with_generate", NULL,
+          "false=|true=~evaluation counts the loss; logging.sample_every_n_steps shows text"),
+    SILENT("generation_max_length", "counts with predict_with_generate alone"),
+    SILENT("generation_num_beams", "counts with predict_with_generate alone"),
+    SILENT("generation_config", "counts with predict_with_generate alone"),
     REFUSE("dataset_dir", TUNING),
     REFUSE("dataset_mixture", TUNING),
     REFUSE("eval_dataset", TUNING),

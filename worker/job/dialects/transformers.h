@@ -12,9 +12,9 @@ dialect_fn transformers_schedule, transformers_warmup, transformers_least, trans
 /* Is the rate that of a plateau? */
 bool transformers_has_plateau(const struct dialect_use *u);
 /* transformers_events.c */
-dialect_fn transformers_logging, transformers_save_steps, transformers_eval_steps, transformers_per_epoch,
-    transformers_save_strategy, transformers_load_best, transformers_total_limit, transformers_metric,
-    transformers_greater, transformers_patience;
+dialect_fn transformers_logging, transformers_save_steps, transformers_eval_steps, transformers_eval_delay,
+    transformers_per_epoch, transformers_save_strategy, transformers_load_best, transformers_total_limit,
+    transformers_metric, transformers_greater, transformers_patience;
 /* Evaluations by steps that eval_steps does not count are those of logging_steps. */
 void transformers_eval_default(struct dialect_use *u);
 /* transformers_optimizer.c */

@@ -86,6 +86,17 @@ void transformers_eval_steps(struct dialect_use *u, const struct dialect_rule *r
     }
 }
 
+void transformers_eval_delay(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    double steps = number_of(u, dialect_path(u, "eval_steps")), delay = 0;
+    if (dt_config_number(value, &delay) && delay > 0 && steps > 0 && steps < 1 &&
+        by_steps(u, "eval_strategy", "evaluation_strategy")) {
+        dt_config_problem(u->c, path, "counts steps, and eval_steps is a share; write a number of steps there");
+    } else {
+        dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
+    }
+}
+
 void transformers_eval_default(struct dialect_use *u)
 {
     const char *key = is_word(u, "eval_strategy", "steps")         ? "eval_strategy"
@@ -111,7 +122,7 @@ void transformers_per_epoch(struct dialect_use *u, const struct dialect_rule *r,
         return;
     }
     if (number < 0 || number != floor(number)) {
-        dt_config_problem(u->c, path, "give a whole number");
+        dialect_wrong(u, path, "a whole number");
         return;
     }
     dialect_give(u, path, r->to, cJSON_CreateNumber(1 / number));
