@@ -108,7 +108,8 @@ static int64_t number_of(const cJSON *json, const char *key, int64_t missing)
     return cJSON_IsNumber(n) && n->valuedouble >= 1 && n->valuedouble < 1e9 ? (int64_t)n->valuedouble : missing;
 }
 
-/* The library's longest text: max_seq_length; otherwise what the tokenizer's config says, which may be 1e30. 0: none. */
+/* The library's longest text: max_seq_length; otherwise what the tokenizer's config says, which may be 1e30 and
+ * means none (0) then. */
 static int read_length(const char *folder, struct embed_options *out, struct dt_error *err)
 {
     cJSON *own = NULL, *tokenizer = NULL;

@@ -73,8 +73,8 @@ static void last_of_ids(const int32_t *ids, int64_t count, int64_t padding_id, i
     out[last] = 1;
 }
 
-struct batch_layout sequence_head_batch(const struct model_spec *spec, const struct sequence_head *h,
-                                        int64_t ids, int64_t padding_id)
+struct batch_layout sequence_head_batch(const struct model_spec *spec, const struct sequence_head *h, int64_t ids,
+                                        int64_t padding_id)
 {
     struct batch_layout l = batch_tokens(spec->batch_size, spec->sequence_length, ids, "vocab_size");
     struct batch_field last = {.name = "last_tokens",

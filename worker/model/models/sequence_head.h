@@ -38,8 +38,8 @@ bool sequence_head_named(const char *name);
 /* DT_INVALID: classes of which nothing can be learned, or no id for padding (-1). */
 int sequence_head_check(const struct sequence_head *h, int64_t padding_id, const char **key, struct dt_error *err);
 /* The batch: input_ids, attention_mask, last_tokens, labels. ids: how many there are. */
-struct batch_layout sequence_head_batch(const struct model_spec *spec, const struct sequence_head *h,
-                                        int64_t ids, int64_t padding_id);
+struct batch_layout sequence_head_batch(const struct model_spec *spec, const struct sequence_head *h, int64_t ids,
+                                        int64_t padding_id);
 /* Adds the two last blocks. last: the final norm, as of block_lm_head. */
 int sequence_head_add(struct chain *c, int root, const struct lm_head *last, const struct sequence_head *h,
                       struct dt_error *err);
