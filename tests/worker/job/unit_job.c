@@ -686,6 +686,10 @@ static void test_load(void **state)
     job_close(&job);
     refused(text, "model.n_inner=100",
             "--set model.n_inner=100: model.n_inner: is 100, but config.json says null; remove it here\n");
+    write_file(path, "{\"model_type\": \"gpt2\", \"n_embd\": 48, \"n_head\": 4, \"n_inner\": 100}");
+    (void)snprintf(message, sizeof message,
+                   "{\"model\": {\"n_inner\": null, \"load\": \"%s\"}, \"data\": {\"train\": \"x\"}}", folder);
+    refused(message, NULL, "job.json:1:12: model.n_inner: is null, but config.json says 100; remove it here\n");
     write_file(path, "{\"model_type\": \"t5\"}");
     refused(text, NULL,
             "job.json:1:12: model.load: config.json: model_type: \"t5\" is not supported: it has an encoder and a "

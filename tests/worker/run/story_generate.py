@@ -53,6 +53,8 @@ def test_a_job_of_its_section_alone(tmp_path):
     job.write_text('{"generation": {"max_new_token": 3}}')
     assert "generation.max_new_token: unknown key; did you mean max_new_tokens" in train("--generate", TINY, "--prompt_ids", "5", job, code=2)
     assert "an id is missing behind 5, between two commas" in train("--generate", TINY, "--prompt_ids", "5,,3", code=2)
+    assert "an id is missing behind 5, at the end of the list" in train("--generate", TINY, "--prompt_ids", "5,", code=2)
+    assert "an id is missing before the first comma" in train("--generate", TINY, "--prompt_ids", ",5", code=2)
 
 
 def test_text(tmp_path):
