@@ -171,7 +171,7 @@ def run(trial, side, place, out, moments=(), number=signal.SIGKILL):
 def evaluate(trial, side, place, out):
     """The newest checkpoint of a run, evaluated under the side's settings: the numbers that the run had at its end."""
     path = write_job(trial, side, place, f"{out}-evaluate.json")
-    args = [f"--nproc_per_node={side['ranks']}", "train", "--evaluate", newest(out), path]
+    args = [f"--nproc_per_node={side['ranks']}", "train", "--evaluate", newest(out), path, "--output_dir", f"{out}-evaluate"]
     with support.Job(args, env=side["env"]) as job:
         result = job.finish(LIMIT_S)
     outcome = Outcome(result.code if result.code else 2, result.err, out)
