@@ -140,7 +140,7 @@ static int inspect_shard(const char *path, const struct inspect_options *o, stru
 {
     struct shard s;
     struct coder c;
-    if ((o->raw ? shard_open_raw : shard_open)(&s, path, err) != 0) {
+    if ((o->raw ? shard_open_raw(&s, path, err) : shard_open(&s, path, err)) != 0) {
         return -1;
     }
     int64_t max_id = 0;

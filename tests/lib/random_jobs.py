@@ -378,7 +378,7 @@ def draw_side(r, job, ranks, sync, plain=False, mesh=None, whole=False):
     c = {}
     if r.random() < 0.3:
         c["asynchronous"] = True
-        if r.random() < 0.3:
+        if r.random() < 0.3 and "loss_guard_action" not in job["training"]:  # a rollback takes the newest there is
             c["skip_when_saving"] = True
     if r.random() < 0.3 and not local_training(job):
         c["snapshot_every_n_steps"] = r.choice([1, 2, 3])

@@ -40,6 +40,10 @@ static const struct {
     {"gemma2", SMALL ", \"num_key_value_heads\": 1, \"head_dim\": 6, \"sliding_window\": 3", "train.bin"},
     {"bert", SMALL ", \"num_labels\": 3, \"hidden_dropout_prob\": 0.1", "rows.safetensors"},
     {"modernbert", SMALL ", \"num_labels\": 3, \"pad_token_id\": 0, \"local_attention\": 4", "rows.safetensors"},
+    {"qwen3",
+     SMALL ", \"num_key_value_heads\": 2, \"head_dim\": 6, \"pad_token_id\": 0, \"num_labels\": 3, "
+           "\"task\": \"sequence_classification\"",
+     "rows.safetensors"},
     {"resnet",
      IMAGES ", \"embedding_size\": 16, \"hidden_sizes\": [16, 20], \"depths\": [1, 1], \"layer_type\": \"basic\", "
             "\"stem\": \"small\"",
