@@ -126,6 +126,8 @@ static void close_world(struct simulated_world *w)
     dt_stream_close(w->world.compute);
     dt_stream_close(w->world.communication);
     dt_stream_close(w->world.gathering);
+    dt_stream_close(w->world.homes_in);
+    dt_stream_close(w->world.homes_out);
     if (w->comm.memory != NULL) {
         dt_device_free(&w->device, DT_MEMORY_DEVICE, w->comm.memory, w->comm.memory_bytes);
     }
