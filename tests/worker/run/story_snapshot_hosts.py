@@ -96,14 +96,15 @@ def wait_resumed(out, count):
 
 
 def kill_at(jobs, step, rng, count=1):
-    """kill -9 of workers when one has come to the step: of `count` of them, of any host. Returns where the run was."""
+    """kill -9 of workers when one has come to the step: of `count` of them, of any host. Returns where the run was, as near as
+    the page says: from the step before the kill to the step behind it, which lie apart where this process waits for a core."""
     page = training.worker_at(jobs, step)
     pids = workers(jobs)
-    at = page.step()
+    before = page.step()
     time.sleep(rng.random() * 0.01)  # in a step, in the copy, or between the two
     for pid in rng.sample(pids, count):
         os.kill(pid, signal.SIGKILL)
-    return at
+    return before, page.step()
 
 
 @pytest.mark.parametrize("layout, strategy, sets", [
@@ -123,14 +124,14 @@ def test_killed_workers(place, plain, layout, strategy, sets):
     jobs = [start(place, out, port, len(layout), local, strategy, sets) for local in layout]
     killed = [kill_at(jobs, 5, rng)]
     wait_resumed(out, 1)
-    killed.append(kill_at(jobs, killed[0] + 10, rng, 2))
+    killed.append(kill_at(jobs, killed[0][1] + 10, rng, 2))
     wait_resumed(out, 2)
-    killed.append(kill_at(jobs, killed[1] - 2, rng))
+    killed.append(kill_at(jobs, killed[1][0] - 2, rng))
     results = nodes.finish(*jobs)
     assert [r.code for r in results] == [0] * len(layout), f"seed {SEED}: {results}"
     back = resumed(out)
     assert len(back) == 3 and all(x.get("snapshot") for x in back), (SEED, back, killed, results)
-    assert all(at - 2 <= x["step"] <= at + 4 for at, x in zip(killed, back)), (SEED, back, killed)
+    assert all(first - 2 <= x["step"] <= last + 4 for (first, last), x in zip(killed, back)), (SEED, back, killed)
     assert (training.hash_of(out), training.metrics(out)) == plain(sum(layout), strategy, sets), (SEED, results)
     assert any(re.search(r"restarting \(\d of 9 used\) from about step \d+", r.err) for r in results), results
 
@@ -200,7 +201,7 @@ exec '{support.program("train")}' "$@"
 """)
     jobs = [support.Job(nodes.c10d(port, 2, "--nproc_per_node=1", "--max_restarts=9", "--no_python", train, job, "--output_dir", out, "--mode", "ddp",
                                    *(x for s in SNAPSHOTS for x in ("--set", s)))) for _ in range(2)]
-    at = kill_at(jobs, 20, random.Random(SEED))
+    at, _ = kill_at(jobs, 20, random.Random(SEED))
     results = nodes.finish(*jobs)
     assert [r.code for r in results] == [0, 0], results
     back, said = resumed(out), "".join(r.out + r.err for r in results)
@@ -240,7 +241,7 @@ def test_killed_while_they_go_on(place, plain):
     for _ in range(3):
         training.worker_at(jobs, at)
         before = workers(jobs)
-        at = kill_at(jobs, at, rng) + 8  # a job that comes no further is ended after a third time
+        at = kill_at(jobs, at, rng)[0] + 8  # a job that comes no further is ended after a third time
         support.wait_until(lambda: len(now := workers(jobs)) == 3 and not set(now) & set(before), "the next round")
         time.sleep(rng.random() * 0.2)
         os.kill(rng.choice(workers(jobs)), signal.SIGKILL)
