@@ -49,7 +49,7 @@ def test_a_stopped_program_and_one_that_waits(tmp_path):
         os.kill(pid, signal.SIGSTOP)
         result = job.finish()
     assert result.code == 1, result
-    assert re.search(rf"pid {pid}\): no output and no CPU time for \d+\.\d s \(--hang_timeout=2\); in the last \d+\.\d s: 0\.\d s user, 0\.\d s system time: "
+    assert re.search(rf"pid {pid}\): no output and (no|0\.\d+ ms of) CPU time for \d+\.\d s \(--hang_timeout=2\); in the last \d+\.\d s: 0\.\d s user, 0\.\d s system time: "
                      r"stopped by somebody \(state T\)", result.err), result
     result = run(["--hang_timeout=1", PYTHON, "-c", "import os; os.read(os.pipe()[0], 1)"])
     assert result.code == 1 and re.search(r"\(--hang_timeout=1\); in the last \d+\.\d s: 0\.\d s user, 0\.\d s system time: it waits \(state S\)", result.err), result

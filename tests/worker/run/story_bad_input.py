@@ -332,7 +332,7 @@ def test_dtckpt_refuses_empty_words_and_keeps_what_is_not_its_own(place):
     for name in [*kept, f"model.safetensors.tmp-{gone.pid}"]:
         (folder / name).write_text("mine")
     assert training.dtckpt("export", run, folder)[0] == 0
-    assert sorted(os.listdir(folder)) == sorted([*kept, "config.json", "model.safetensors"])
+    assert sorted(os.listdir(folder)) == sorted([*kept, "config.json", "generation_config.json", "model.safetensors"])
 
 
 def test_all_checkpoints_damaged(place):
