@@ -208,8 +208,28 @@ int dt_file_sync_dir(const char *path, struct dt_error *err)
     return result;
 }
 
+bool dt_file_is_device(const char *path)
+{
+    struct stat is;
+    return strcmp(path, "/dev/stdout") == 0 || strcmp(path, "/dev/stderr") == 0 || strncmp(path, "/dev/fd/", 8) == 0 ||
+           (lstat(path, &is) == 0 && S_ISCHR(is.st_mode));
+}
+
+static int write_in_place(const char *path, const void *data, size_t size, struct dt_error *err)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return fail_path(err, path);
+    }
+    int result = dt_file_write_all(fd, data, size, path, err);
+    return close(fd) == 0 || result != 0 ? result : fail_path(err, path);
+}
+
 int dt_file_write(const char *path, const void *data, size_t size, struct dt_error *err)
 {
+    if (dt_file_is_device(path)) {
+        return write_in_place(path, data, size, err);
+    }
     char *temporary = dt_format("%s.tmp-%ld", path, (long)getpid());
     char *copy = dt_strdup(path);
     int result = -1;

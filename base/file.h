@@ -36,8 +36,11 @@ int dt_file_open_lock(const char *path, struct dt_error *err);
 int dt_file_check_owner(const char *path, struct dt_error *err);
 /* Shortens a path to its parent. The parent of "a" is ".", that of "/a" is "/". */
 void dt_file_strip(char *path);
+/* True for a character device, and for the links in /dev to what this process has open, such as /dev/stdout: these are
+ * written in place, since a file that is made elsewhere must not take their name. */
+bool dt_file_is_device(const char *path);
 /* Writes path.tmp-PID, syncs it, renames it to path, and syncs the folder. After an error nothing
- * is left, and path is unchanged. DT_INVALID if path is a folder, or if a file or a circular link
+ * is left, and path is unchanged. A device is written to in place. DT_INVALID if path is a folder, or if a file or a circular link
  * is in the way. */
 int dt_file_write(const char *path, const void *data, size_t size, struct dt_error *err);
 /* Writes the whole buffer to fd. Continues after EINTR and short writes. */

@@ -126,13 +126,17 @@ static int answer(struct chat *c, int64_t most, struct dt_error *err)
     return rc;
 }
 
-int train_chat(const struct model_source *source, struct generate_options *options, struct dt_error *err)
+int train_chat(const struct model_source *source, const char *system, struct generate_options *options,
+               struct dt_error *err)
 {
     struct chat c = {.options = options};
     char *line = NULL;
     size_t room = 0;
     int rc = open_chat(&c, source, err);
     int64_t most = options->max_new_tokens;
+    if (rc == 0 && system != NULL) {
+        add_message(&c, "system", system);
+    }
     while (rc == 0) {
         if (isatty(STDIN_FILENO)) {
             (void)fputs("> ", stderr);

@@ -128,6 +128,10 @@ static int writer_open(struct writer *w, const char *path, int64_t width, struct
         return 0;
     }
     w->npy = dt_text_ends_with(path, ".npy");
+    if (dt_file_is_device(path)) {
+        w->to = fopen(path, "we");
+        return w->to != NULL ? 0 : dt_fail_errno(err, "-o: %s", path);
+    }
     w->unfinished = dt_format("%s.tmp-%ld", path, (long)getpid());
     int fd = dt_file_create(w->unfinished, err);
     w->to = fd >= 0 ? fdopen(fd, "w") : NULL;

@@ -20,6 +20,8 @@ bool train_check_generate(const struct train_generate *g, const char *beside)
     if (g->path == NULL && (g->count > 0 || g->batch_size > 0)) {
         const char *option = g->count == 0 ? "--batch_size" : g->prompts[0].is_text ? "--prompt" : "--prompt_ids";
         (void)fprintf(stderr, "train: %s: only with --generate; see train --help\n", option);
+    } else if (!g->chats && g->system != NULL) {
+        (void)fprintf(stderr, "train: --system: only with --chat; see train --help\n");
     } else if (g->chats && (g->count > 0 || g->batch_size > 0 || g->json)) {
         (void)fprintf(stderr,
                       "train: --chat: reads its prompts from standard input, and takes no --prompt, --prompt_ids, "
@@ -157,7 +159,7 @@ static int generate(const struct train_generate *g, const struct job_generation 
     }
     rc = rc == 0 && !g->chats ? read_prompts(g, &source, job, &prompts, err) : rc;
     if (rc == 0 && g->chats) {
-        rc = train_chat(&source, &options, err);
+        rc = train_chat(&source, g->system, &options, err);
     } else if (rc == 0) {
         options.batch_size = g->batch_size > 0 ? g->batch_size : options.batch_size;
         rc = continue_rows(g, &source, &prompts, &options, err);

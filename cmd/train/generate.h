@@ -8,9 +8,10 @@
 #include <stdbool.h>
 
 struct train_generate {
-    const char *path; /* null: not asked for */
-    bool chats;       /* --chat: prompts are turns from standard input */
-    int count;        /* prompts, in the order given */
+    const char *path;   /* null: not asked for */
+    bool chats;         /* --chat: prompts are turns from standard input */
+    const char *system; /* the message before all turns; null: that of the template, if it has one */
+    int count;          /* prompts, in the order given */
     struct train_prompt {
         bool is_text;
         const char *value;
@@ -38,7 +39,8 @@ void train_stream_add(struct train_stream *s, int32_t id);
 /* Prints what is left, and the end of a line. */
 void train_stream_end(struct train_stream *s);
 
-/* chat.c: answers each line of standard input, until its end. */
-int train_chat(const struct model_source *source, struct generate_options *options, struct dt_error *err);
+/* chat.c: answers each line of standard input, until its end. system: the message before all turns, or null. */
+int train_chat(const struct model_source *source, const char *system, struct generate_options *options,
+               struct dt_error *err);
 
 #endif

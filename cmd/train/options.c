@@ -48,6 +48,7 @@ static const char usage[] = "usage: train [options] job.json\n"
                             "                     left out, of it the section generation counts\n"
                             "  --chat PATH        answer turns from standard input, one a line, by the chat\n"
                             "                     template beside the tokenizer; PATH as for --generate\n"
+                            "  --system TEXT      with --chat: the system message, before all turns\n"
                             "  --prompt TEXT      a prompt, for the tokenizer beside the weights; again for\n"
                             "                     more\n"
                             "  --prompt_ids IDS   a prompt as ids, 5,17,3; @FILE: one on each line of a file\n"
@@ -99,6 +100,7 @@ enum {
     OPT_EVALUATE,
     OPT_GENERATE,
     OPT_CHAT,
+    OPT_SYSTEM,
     OPT_PROMPT,
     OPT_PROMPT_IDS,
     OPT_NEW_TOKENS,
@@ -142,6 +144,7 @@ static const struct option long_options[] = {
     {"evaluate", required_argument, NULL, OPT_EVALUATE},
     {"generate", required_argument, NULL, OPT_GENERATE},
     {"chat", required_argument, NULL, OPT_CHAT},
+    {"system", required_argument, NULL, OPT_SYSTEM},
     {"prompt", required_argument, NULL, OPT_PROMPT},
     {"prompt_ids", required_argument, NULL, OPT_PROMPT_IDS},
     {"prompt-ids", required_argument, NULL, OPT_PROMPT_IDS},
@@ -411,6 +414,9 @@ int train_read_options(struct train_options *o, int argc, char **argv)
             }
             o->generate.path = optarg;
             o->generate.chats = option == OPT_CHAT;
+            break;
+        case OPT_SYSTEM:
+            o->generate.system = optarg;
             break;
         case OPT_PROMPT:
         case OPT_PROMPT_IDS:

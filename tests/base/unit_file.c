@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -527,6 +528,36 @@ static void what_is_no_file(void **state)
     dt_text_clear(&text);
 }
 
+/* As root a file that is renamed would take the device's name, for everybody. */
+static void a_device_stays(void **state)
+{
+    (void)state;
+    struct dt_error err;
+    struct stat is;
+    char path[64];
+    int ends[2];
+    char got[8] = "";
+    dev_t null = makedev(1, 3);
+    (void)snprintf(path, sizeof path, "%s/null", folder);
+    if (mknod(path, S_IFCHR | 0666, null) == 0) { /* as root */
+        assert_true(dt_file_is_device(path));
+        assert_int_equal(dt_file_write(path, "text", 4, &err), 0);
+        assert_int_equal(lstat(path, &is), 0);
+        assert_true(S_ISCHR(is.st_mode) && is.st_rdev == null);
+        assert_int_equal(unlink(path), 0);
+    }
+    assert_int_equal(pipe(ends), 0);
+    (void)snprintf(path, sizeof path, "/dev/fd/%d", ends[1]);
+    assert_int_equal(dt_file_write(path, "text", 4, &err), 0);
+    assert_int_equal(read(ends[0], got, sizeof got), 4);
+    assert_string_equal(got, "text");
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+    assert_true(dt_file_is_device("/dev/stdout"));
+    assert_false(dt_file_is_device("/dev/shm/x"));
+    assert_false(dt_file_is_device(folder));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -539,6 +570,7 @@ int main(void)
         cmocka_unit_test(a_removal_follows_nothing),
         cmocka_unit_test(a_removal_is_whole),
         cmocka_unit_test(locks_are_for_their_owner),
+        cmocka_unit_test(a_device_stays),
     };
     return cmocka_run_group_tests(tests, setup, folder_teardown);
 }

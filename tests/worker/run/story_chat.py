@@ -59,6 +59,15 @@ def test_turns(folder):
     assert shown(done.stdout) == shown("".join(a + "\n" for a in answers))
 
 
+def test_system_message(folder):
+    (folder / "chat_template.jinja").write_text("{{ raise_exception(messages | tojson) }}")
+    done = train("--chat", folder, "--system", "Be brief.", text="Hi there\n")
+    assert done.returncode == 2 and done.stdout == "", done
+    assert '[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi there"}]' in done.stderr
+    wrong = train("--generate", folder, "--system", "Be brief.", "--prompt", "a")
+    assert (wrong.returncode, wrong.stderr) == (2, "train: --system: only with --chat; see train --help\n")
+
+
 def test_template_of_the_configuration(folder):
     """A list of templates in tokenizer_config.json, of which default is taken."""
     source = (folder / "chat_template.jinja").read_text()
