@@ -84,7 +84,7 @@ def test_wrong_use():
     assert train("--fresh=1", code=2).stderr == "train: --fresh: takes no value; see train --help\n"
     assert "--nproc: x: must be a whole number from 1 to 1048576" in train("--plan", "--nproc", "x", "job.json", code=2).stderr
     assert train("a", "b", code=2).stderr == "train: b: one job file, please, and a is given already; see train --help\n"
-    assert train("-o", "x", "a", code=2).stderr == "train: -o: only with --convert\n"
+    assert train("-o", "x", "a", code=2).stderr == "train: -o: only with --convert or --embed\n"
     assert "nowhere.json" in train("nowhere.json", code=2).stderr
 
 
