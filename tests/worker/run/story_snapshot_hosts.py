@@ -102,8 +102,15 @@ def kill_at(jobs, step, rng, count=1):
     pids = workers(jobs)
     before = page.step()
     time.sleep(rng.random() * 0.01)  # in a step, in the copy, or between the two
+    killed = 0
     for pid in rng.sample(pids, count):
-        os.kill(pid, signal.SIGKILL)
+        try:
+            os.kill(pid, signal.SIGKILL)
+            killed += 1
+        except ProcessLookupError:  # of a round that is over
+            continue
+    if killed == 0:
+        return kill_at(jobs, step, rng, count)
     return before, page.step()
 
 
