@@ -95,16 +95,16 @@ def test_an_update_waits_for_the_copy(place, tmp_path, ranks, strategy, sets):
     library = tmp_path / "slow.so"
     (tmp_path / "slow.c").write_text(SLOW_COPY)
     subprocess.run(["gcc", "-O1", "-fno-builtin", "-fno-tree-loop-distribute-patterns", "-shared", "-fPIC", "-o", library, tmp_path / "slow.c"], check=True)
-    hashes, waited = [], []
+    hashes, took = [], []
     for name, more, env in (("once", [], {}), ("slowly", [BESIDE], {"LD_PRELOAD": str(library)})):
         out = tmp_path / name
         result = training.train(job, out, ranks=ranks, strategy=strategy, sets=[*sets, *more], env=env)
         assert result.code == 0, result
         hashes.append([training.dtckpt("hash", out / "checkpoints" / f"step-{s:08}")[1].split()[0] for s in (10, 20, 30, 40)])
-        waited.append([x["pause_s"] for x in events(out, "save")][:-1])
+        took.append([x["seconds"] for x in events(out, "save")][:-1])
     assert hashes[0] == hashes[1]
     if not os.environ.get("SAN"):  # whose memmove is their own
-        assert max(waited[1]) > 0.03
+        assert min(took[1]) > 0.03
 
 
 def slow_run(folder, job, out, tmp_path, *sets):
