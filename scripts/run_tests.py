@@ -87,7 +87,7 @@ class Test:
         start = time.monotonic()
         env = dict(os.environ, B=BUILD, CMOCKA_MESSAGE_OUTPUT="STDOUT", PYTHONDONTWRITEBYTECODE="1", DTRUN_DEVICE="cpu")
         env.setdefault("DTRUN_CACHE", os.path.join(ROOT, BUILD, "cache"))  # plan files of tests are not the user's
-        env.setdefault("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0")
+        env.setdefault("ASAN_OPTIONS", "detect_leaks=1:abort_on_error=0:verify_asan_link_order=0")
         env.setdefault("TSAN_OPTIONS", "halt_on_error=1:second_deadlock_stack=1:suppressions=" + os.path.join(ROOT, "tests/tsan.supp"))
         env.setdefault("LSAN_OPTIONS", "suppressions=" + os.path.join(ROOT, "tests/lsan.supp") + ":print_suppressions=0")
         env[MARK] = uuid.uuid4().hex
