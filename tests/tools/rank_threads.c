@@ -38,8 +38,7 @@ int main(int argc, char **argv)
     }
     static struct ranks_outcome out;
     device = device == NULL && job.precision.compute == DT_F64 ? "twin64" : device;
-    struct ranks_options o = {
-        .device = device, .hosts = hosts, .files = job.checkpointing.save_every_n_steps > 0};
+    struct ranks_options o = {.device = device, .hosts = hosts, .files = job.checkpointing.save_every_n_steps > 0};
     ranks_train(&job, ranks, &o, &out);
     int failed = 0;
     for (int r = 0; r < ranks; r++) {

@@ -66,8 +66,8 @@ static int prepare_generator(struct trainer *t, struct trainer_samples *s, struc
     if (prompts_add_job(&s->prompts, &s->source, job, err) != 0) {
         return -1;
     }
-    return generator_prepare(&s->generator, &s->source, &s->options, s->prompts.rows, s->prompts.count, &t->chain.spec.wrap,
-                             t->shards, err);
+    return generator_prepare(&s->generator, &s->source, &s->options, s->prompts.rows, s->prompts.count,
+                             &t->chain.spec.wrap, t->shards, err);
 }
 
 int trainer_plan_samples(struct trainer *t, struct dt_error *err)

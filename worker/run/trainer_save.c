@@ -107,9 +107,9 @@ static void saved_range(struct trainer *t, enum save_for what, int unit, int64_t
     }
     trainer_kept_range(t, unit, first, count);
     bool whole = *count == s->chain->units[unit].numel;
-    int sharers = 0, before = 0;
+    int sharers = 1, before = 0; /* this rank is one of them */
     for (int r = t->rank - t->local_rank, i = 0; i < t->local_size; i++, r++) {
-        bool same = whole || r % s->shards == s->shard_rank;
+        bool same = r != t->rank && (whole || r % s->shards == s->shard_rank);
         before += same && r < t->rank;
         sharers += same;
     }
