@@ -1,4 +1,4 @@
-/* What names of strategies mean for the keys of a job. The strategies themselves are rows of engine/strategy.c. */
+/* Names of strategies, and their meaning for the keys of a job. The strategies themselves are rows of engine/strategy.c. */
 #include "worker/job/job.h"
 
 #include <string.h>

@@ -76,7 +76,7 @@ static void test_names(void **state)
     dt_text_clear(&text);
 }
 
-/* What keys of a job take a name for (job_strategy.c) is what its row does. */
+/* The meaning that keys of a job give a name (job_strategy.c) is what its row does. */
 static void like_row(const char *name, size_t size, const struct strategy_row *row)
 {
     char text[64];

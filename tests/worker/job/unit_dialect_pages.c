@@ -192,7 +192,7 @@ static void test_other_strategies(void **state)
              "says so)");
 }
 
-/* Of both limits the first ends the run. */
+/* The first of both limits ends the run. */
 static void test_limits(void **state)
 {
     (void)state;

@@ -193,7 +193,7 @@ static void explain_class(struct search *s, const struct dialect *d)
     }
 }
 
-/* What stands below a key that is taken or refused as a whole: tensorboard.output_path. */
+/* Keys below one that is taken or refused as a whole: tensorboard.output_path. */
 static void explain_below(struct search *s, const struct dialect *d)
 {
     const struct dialect_rule *r = dialect_rule_of(d, s->key);
@@ -242,7 +242,7 @@ static void search(struct search *s)
     }
 }
 
-/* What may be meant: by the whole key, or by its last part. Upper and lower case are the same. */
+/* The nearest known key, by the whole key or by its last part. Upper and lower case are the same. */
 static const char *nearest_of(struct search *s)
 {
     size_t least = strlen(s->key) / 3 > 2 ? strlen(s->key) / 3 : 2;

@@ -164,7 +164,7 @@ static double class_dropout(const struct encoder_family *f, const struct encoder
     return own ? m->classifier_dropout : m->hidden_dropout;
 }
 
-/* What stands in a head's place where hidden states are asked for. */
+/* The block in a head's place where hidden states are asked for. */
 static int add_hidden(const struct encoder_family *f, struct chain *c, int root, struct dt_error *err)
 {
     const struct encoder *m = c->spec.sizes;

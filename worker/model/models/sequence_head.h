@@ -48,7 +48,7 @@ void sequence_head_flatten(struct cJSON *config);
 /* Writes labels and problem_type, if sequences get classes. */
 void sequence_head_put(const struct sequence_head *h, void (*put)(void *to, const char *key, const char *json),
                        void *to);
-/* What a problem_type means, for so many labels: never PROBLEM_BY_LABELS. */
+/* The problem that a problem_type means, for so many labels: never PROBLEM_BY_LABELS. */
 enum encoder_problem problem_of(int problem_type, int64_t num_labels);
 /* The labels of sequences. */
 struct batch_field sequence_labels(int64_t samples, int64_t num_labels, enum encoder_problem asked);
