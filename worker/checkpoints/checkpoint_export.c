@@ -67,8 +67,9 @@ static char *loaded_from(const struct checkpoint *c)
     return folder;
 }
 
-/* Copies the files that the run has kept of the folder it began with, or says that they are missing: a checkpoint that was moved away
- * alone knows its source, but has no copy. A run that began with none has what follows from its config.json. */
+/* Copies the files that the run has kept of the folder it began with, or says that they are missing: a checkpoint that
+ * was moved away alone knows its source, but has no copy. A run that began with none has what follows from its
+ * config.json. */
 static int export_origin(const struct checkpoint *c, const char *folder, struct dt_text *notes, struct dt_error *err)
 {
     char *kept = checkpoint_origin(checkpoint_get_path(c)), *load = loaded_from(c);

@@ -1,4 +1,4 @@
-/* What the files of the sentence-transformers library say beside a model's weights. */
+/* Settings of the sentence-transformers library, from its files beside a model's weights. */
 #include "worker/run/embed.h"
 
 #include "base/file.h"
