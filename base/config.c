@@ -1,6 +1,6 @@
 /* Configuration by field tables. The cJSON tree and the places found by scan.c are flattened
  * into one list of entries, path by path; --set edits that list; reading marks entries, and what
- * stays unmarked is unknown (config_unknown.c). Single values are the matter of config_value.c. */
+ * stays unmarked is unknown (config_unknown.c). Single values are the matter of config_value.c and config_format.c. */
 #include "base/config.h"
 
 #include "base/config_own.h"
