@@ -1,4 +1,4 @@
-# covers: worker/model/models/sequence_head.c worker/model/blocks/last_token.c worker/model/blocks/class_head.c worker/model/models/decoders.c worker/data/tensors.c
+# covers: worker/model/models/sequence_head.c worker/model/models/gpt2.c worker/model/blocks/last_token.c worker/model/blocks/class_head.c worker/model/models/decoders.c worker/data/tensors.c
 """Classes of sequences by decoders, as Transformers' ...ForSequenceClassification: losses of a run over padded rows, the folder that it
 leaves, a new head on a language model, numbers as labels, the same bits under each strategy. Comparisons need the peers environment
 (scripts/setup.sh --peers) and are skipped without it.
@@ -24,7 +24,7 @@ KEYS = {"vocab_size": 61, "hidden_size": 24, "intermediate_size": 40, "num_hidde
 IDS = {"bos_token_id": None, "eos_token_id": None}
 CLASSES = {"LlamaForSequenceClassification": {}, "Qwen2ForSequenceClassification": {}, "Qwen3ForSequenceClassification": {}, "MistralForSequenceClassification": {"sliding_window": 5},
            "Gemma2ForSequenceClassification": {"sliding_window": 5}, "Gemma3TextForSequenceClassification": {"sliding_window": 5}, "SmolLM3ForSequenceClassification": {},
-           "Phi3ForSequenceClassification": {}, "Olmo2ForSequenceClassification": {}}
+           "Phi3ForSequenceClassification": {}, "Olmo2ForSequenceClassification": {}, "GPT2ForSequenceClassification": {}}
 ROWS, LENGTH = 12, 14
 
 
@@ -97,6 +97,26 @@ def test_a_new_head_on_a_language_model(tmp_path):
             assert json.load(f)["architectures"] == ["LlamaForSequenceClassification"]
         assert (answer["loading"], answer["said"]) == ({}, [])
         assert answer["loss"] == pytest.approx(metrics(run, "val_loss")[-1], rel=2e-6)
+
+
+@needs_peers
+@pytest.mark.parametrize("of_class", ["GPT2LMHeadModel", "LlamaForCausalLM"])
+def test_the_job_gives_the_padding_id(tmp_path, of_class):
+    """A published language model has none."""
+    data, load = write_data(tmp_path / "data.safetensors"), str(tmp_path / "source")
+    ask([{"make": load, "class": of_class, "config": {**KEYS, **IDS, "pad_token_id": None}}])
+    model = {"load": load, "task": "sequence_classification", "num_labels": 3}
+    r = train(make_job(tmp_path, model, data, 1), tmp_path / "no", check=False)
+    assert r.returncode == 2 and "pad_token_id null" in r.stderr
+    train(make_job(tmp_path, {**model, "pad_token_id": 3}, data, 2), tmp_path / "run", 2)
+    with open(tmp_path / "run/model/config.json") as f:
+        config = json.load(f)
+    assert config["pad_token_id"] == 3 and config["architectures"] == [of_class.removesuffix("LMHeadModel").removesuffix("ForCausalLM") + "ForSequenceClassification"]
+    answer, = ask([{"folder": str(tmp_path / "run/model"), "data": data, "rows": ROWS, "dtype": "float32"}])
+    assert (answer["loading"], answer["said"]) == ({}, [])
+    assert answer["loss"] == pytest.approx(metrics(tmp_path / "run", "val_loss")[-1], rel=2e-6)
+    r = train(make_job(tmp_path, {**model, "pad_token_id": 61}, data, 1), tmp_path / "no", check=False)
+    assert r.returncode == 2 and "pad_token_id 61 is not below vocab_size 61" in r.stderr
 
 
 def test_same_bits_and_what_is_refused(tmp_path):
