@@ -129,6 +129,15 @@ def test_same_bits_and_what_is_refused(tmp_path):
         hashes.add(weights_hash(tmp_path / strategy))
     assert len(hashes) == 1
     assert metrics(tmp_path / "ddp", "val_f1_macro") == metrics(tmp_path / "full_shard", "val_f1_macro")
+    source = tmp_path / "ddp/model"
+    config = json.loads((source / "config.json").read_text())
+    config["id2label"] = {"0": "ham", "1": "spam", "2": "eggs"}
+    (source / "config.json").write_text(json.dumps(config))
+    train(make_job(tmp_path, {"load": str(source), "problem_type": "single_label_classification"}, data, 1), tmp_path / "named")
+    told = json.loads((tmp_path / "named/model/config.json").read_text())
+    assert (told["id2label"], told["problem_type"]) == (config["id2label"], "single_label_classification")  # classes that stay keep their names
+    train(make_job(tmp_path, {"load": str(source), "num_labels": 4}, data, 1), tmp_path / "more")
+    assert json.loads((tmp_path / "more/model/config.json").read_text())["id2label"]["3"] == "LABEL_3"
     r = train(make_job(tmp_path, {**model, "pad_token_id": None}, data, 1), tmp_path / "no", check=False)
     assert r.returncode == 2 and "pad_token_id null: a sequence's class is that of its last token" in r.stderr
     r = train(make_job(tmp_path, {**model, "pad_token_id": 4}, data, 1), tmp_path / "no", check=False)

@@ -15,14 +15,14 @@
 
 static const struct dt_rule channels = {.type = DT_RULE_INTEGER, .min = 1, .max = 1048576};
 static const struct dt_rule width_or_null = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304, .null = true};
-static const struct dt_rule positions = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304};
+static const struct dt_rule longest = {.type = DT_RULE_INTEGER, .min = 1, .max = 4194304};
 
 #define AT(member) offsetof(struct gpt2, member)
 static const struct dt_field fields[] = {
     {"n_layer", "12", "number of layers", AT(n_layer), &layers},
     {"n_head", "12", "attention heads per layer", AT(n_head), &layers},
     {"n_embd", "768", "width of the residual stream", AT(n_embd), &channels},
-    {"n_positions", "1024", "longest sequence the model knows", AT(n_positions), &positions},
+    {"n_positions", "1024", "longest sequence the model knows", AT(n_positions), &longest},
     {"vocab_size", "50257", "number of token ids", AT(vocab_size), &vocabulary},
     {"n_inner", "null", "width of the feed-forward layer; 4 * n_embd when null", AT(n_inner), &width_or_null},
     {"layer_norm_epsilon", "1e-05", "added to the variance in layer norms", AT(layer_norm_epsilon), &from_0},
@@ -148,10 +148,10 @@ static int check_flag(const cJSON *config, const char *key, bool wanted, struct 
 
 static int check_config(const cJSON *config, struct dt_error *err)
 {
-    const cJSON *activation = cJSON_GetObjectItemCaseSensitive(config, "activation_function");
-    if (activation != NULL && !cJSON_IsNull(activation) &&
-        (!cJSON_IsString(activation) || (strcmp(activation->valuestring, "gelu_new") != 0 &&
-                                         strcmp(activation->valuestring, "gelu_pytorch_tanh") != 0))) {
+    const cJSON *function = cJSON_GetObjectItemCaseSensitive(config, "activation_function");
+    if (function != NULL && !cJSON_IsNull(function) &&
+        (!cJSON_IsString(function) ||
+         (strcmp(function->valuestring, "gelu_new") != 0 && strcmp(function->valuestring, "gelu_pytorch_tanh") != 0))) {
         return dt_fail(err, DT_INVALID, "activation_function: only \"gelu_new\" is supported");
     }
     return check_flag(config, "scale_attn_weights", true, err) != 0 ||
