@@ -22,9 +22,10 @@ needs_peers = pytest.mark.skipif(not os.access(dropin.PEER_PYTHON, os.X_OK), rea
 KEYS = {"vocab_size": 61, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
         "max_position_embeddings": 32, "pad_token_id": 3}
 IDS = {"bos_token_id": None, "eos_token_id": None}
+NO_DROPOUT = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
 CLASSES = {"LlamaForSequenceClassification": {}, "Qwen2ForSequenceClassification": {}, "Qwen3ForSequenceClassification": {}, "MistralForSequenceClassification": {"sliding_window": 5},
            "Gemma2ForSequenceClassification": {"sliding_window": 5}, "Gemma3TextForSequenceClassification": {"sliding_window": 5}, "SmolLM3ForSequenceClassification": {},
-           "Phi3ForSequenceClassification": {}, "Olmo2ForSequenceClassification": {}, "GPT2ForSequenceClassification": {}}
+           "Phi3ForSequenceClassification": {}, "Olmo2ForSequenceClassification": {}, "GPT2ForSequenceClassification": NO_DROPOUT}
 ROWS, LENGTH = 12, 14
 
 
@@ -104,11 +105,11 @@ def test_a_new_head_on_a_language_model(tmp_path):
 def test_the_job_gives_the_padding_id(tmp_path, of_class):
     """A published language model has none."""
     data, load = write_data(tmp_path / "data.safetensors"), str(tmp_path / "source")
-    ask([{"make": load, "class": of_class, "config": {**KEYS, **IDS, "pad_token_id": None}}])
+    ask([{"make": load, "class": of_class, "config": {**KEYS, **IDS, **NO_DROPOUT, "pad_token_id": None}}])
     model = {"load": load, "task": "sequence_classification", "num_labels": 3}
     r = train(make_job(tmp_path, model, data, 1), tmp_path / "no", check=False)
     assert r.returncode == 2 and "pad_token_id null" in r.stderr
-    train(make_job(tmp_path, {**model, "pad_token_id": 3}, data, 2), tmp_path / "run", 2)
+    train(make_job(tmp_path, {**model, "pad_token_id": 3}, data, 2, ROWS // 2), tmp_path / "run", 2)
     with open(tmp_path / "run/model/config.json") as f:
         config = json.load(f)
     assert config["pad_token_id"] == 3 and config["architectures"] == [of_class.removesuffix("LMHeadModel").removesuffix("ForCausalLM") + "ForSequenceClassification"]
