@@ -337,9 +337,15 @@ static void put_layers(const struct encoder *m, void (*put)(void *to, const char
 static void put_config(const struct encoder_family *f, const void *sizes,
                        void (*put)(void *to, const char *key, const char *json), void *to)
 {
+    /* the library's default ids of ModernBERT, which a smaller vocabulary has not */
+    static const char *const ids[] = {"bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"};
+    enum { LARGEST = 50282 };
     put_labels(sizes, put, to);
     if (f->modern) {
         put_layers(sizes, put, to);
+    }
+    for (int i = 0; i < 4 && f->modern && ((const struct encoder *)sizes)->vocab_size <= LARGEST; i++) {
+        put(to, ids[i], "null");
     }
 }
 
