@@ -76,6 +76,7 @@ static void set_job(struct job *job, const cJSON *run, int ranks, char *path)
                                       .n_layer = 2,
                                       .n_head = 4,
                                       .n_embd = 48,
+                                      .head.num_labels = 2,
                                       .n_positions = 32,
                                       .vocab_size = 131,
                                       .layer_norm_epsilon = 1e-5,

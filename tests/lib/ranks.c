@@ -65,6 +65,7 @@ void ranks_job(struct job *job)
                                       .n_layer = 2,
                                       .n_head = 2,
                                       .n_embd = 16,
+                                      .head.num_labels = 2,
                                       .n_positions = SEQUENCE,
                                       .vocab_size = VOCABULARY,
                                       .layer_norm_epsilon = 1e-5,

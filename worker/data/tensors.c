@@ -296,6 +296,12 @@ static int open_field(struct data_source *s, struct batch_file *f, int k, const 
     }
     if (x == NULL || (whole && !integers(x)) || x->dims < 1 || x->numel == 0) {
         const char *types = whole ? "I64 or I32" : "F32, F64, BF16 or F16";
+        if (x != NULL && x->numel == 0) {
+            return dt_fail(err, DT_INVALID, "%s: %s is empty", path, field->name);
+        }
+        if (x != NULL && x->dims > 0) {
+            return dt_fail(err, DT_INVALID, "%s: %s is of type %s; must be %s", path, field->name, x->dtype, types);
+        }
         return k == 0 && field->dims == 2 ? dt_fail(err, DT_INVALID, "%s: no %s (n, T) of %s", path, field->name, types)
                                           : dt_fail(err, DT_INVALID, "%s: no %s of %s", path, field->name, types);
     }

@@ -106,11 +106,12 @@ static int open_train(struct trainer *t, struct dt_error *err)
         return dt_wrap(err, "data.train");
     }
     if (t->feeds.train.blank_count == t->feeds.train.sample_count) {
+        const struct data_source *s = &t->feeds.train;
         return dt_fail(err, DT_INVALID,
                        "data.train: %s: none of the labels is a target: there is nothing to learn; give labels other "
-                       "than -100 behind the first "
-                       "of a row",
-                       t->feeds.train.blank_path);
+                       "than -100%s",
+                       s->blank_path,
+                       s->targets >= 0 && s->layout.field[s->targets].shifted ? " behind the first of a row" : "");
     }
     return 0;
 }

@@ -25,16 +25,27 @@ static void put_member(void *to, const char *key, const char *json)
     *config = out;
 }
 
-/* config.json has another head than the folder's if the job has. */
-static void put_head(const struct trainer *t, const struct model_sizes *loaded, struct dt_text *config)
+/* The same, but for the names of classes. */
+static void put_unnamed(void *to, const char *key, const char *json)
+{
+    if (strcmp(key, "id2label") != 0 && strcmp(key, "label2id") != 0) {
+        put_member(to, key, json);
+    }
+}
+
+/* config.json has another head than the folder's if the job has. Classes that stay keep their names. */
+static void put_head(const struct trainer *t, const struct model_sizes *loaded, const cJSON *came,
+                     struct dt_text *config)
 {
     const struct model_ops *model = t->job->model.ops;
-    bool differs = false;
+    bool differs = false, named = cJSON_HasObjectItem(came, "id2label");
     for (const char *const *key = model->head_keys; key != NULL && *key != NULL; key++) {
-        differs = differs || !model_same(model, *key, t->job->model.sizes.bytes, loaded->bytes);
+        bool same = model_same(model, *key, t->job->model.sizes.bytes, loaded->bytes);
+        differs = differs || !same;
+        named = named && (same || (strcmp(*key, "num_labels") != 0 && strcmp(*key, "task") != 0));
     }
     if (differs) {
-        model->put_head(t->job->model.sizes.bytes, put_member, config);
+        model->put_head(t->job->model.sizes.bytes, named ? put_unnamed : put_member, config);
     }
 }
 
@@ -68,8 +79,8 @@ static int describe_model(struct trainer *t, const char *load, struct dt_error *
                                   cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "model_type")));
         origin_config(came.data, came.size, class, &out);
         free(class);
+        put_head(t, &sizes, config, &out);
         cJSON_Delete(config);
-        put_head(t, &sizes, &out);
         if (untied(t, &sizes)) {
             put_member(&out, model->tied.key, "false");
             observers_say(

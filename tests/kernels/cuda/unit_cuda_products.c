@@ -578,6 +578,7 @@ static void the_head_is_aligned(void **state)
                                                       .n_layer = 1,
                                                       .n_head = 12,
                                                       .n_embd = 768,
+                                                      .head.num_labels = 2,
                                                       .n_positions = 1024,
                                                       .vocab_size = 50257,
                                                       .n_inner = 3072,

@@ -182,9 +182,11 @@ def test_a_head_of_its_own(untied, name):
 
 TINY = {"vocab_size": 160, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
         "head_dim": 8, "max_position_embeddings": 32}
+TINY_ENCODER = {k: v for k, v in TINY.items() if k not in ("num_key_value_heads", "head_dim")}
 DESCRIBED = {"mistral-nemo-12b": {}, "mistral-7b": {"sliding_window": 5}, "phi-3-mini": {"sliding_window": 5, "pad_token_id": None},
              "olmo-2-1b": {"pad_token_id": None}, "gemma-2-2b": {"attn_logit_softcapping": None, "sliding_window": 5, "query_pre_attn_scalar": 9},
-             "gemma-3-1b": {"sliding_window": 5}, "qwen3-0.6b": {}, "smollm3-3b": {"pad_token_id": None}}
+             "gemma-3-1b": {"sliding_window": 5}, "qwen3-0.6b": {}, "smollm3-3b": {"pad_token_id": None}, "gemma-3-4b": {"sliding_window": 5},
+             "modernbert-base": {"pad_token_id": 1, "task": "masked_lm"}}
 LINEAR, OTHER = {"rope_type": "linear", "factor": 4.0}, {"rope_type": "default", "rope_theta": 300.0}
 YARN = {"rope_type": "yarn", "rope_theta": 500.0, "original_max_position_embeddings": 16}
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
@@ -217,7 +219,7 @@ def described(tmp_path_factory):
     data, length = next_tokens(top)
     for name, keys in DESCRIBED.items():
         with open(top / "job.json", "w") as f:
-            json.dump({"model": {"name": name, **TINY, **keys}, "data": {"train": data, "val": data, "shuffle": False, "sequence_length": length},
+            json.dump({"model": {"name": name, **(TINY_ENCODER if "bert" in name else TINY), **keys}, "data": {"train": data, "val": data, "shuffle": False, "sequence_length": length},
                        "training": {"batch_size_per_gpu": ROWS, "max_steps": 1, "learning_rate": 1e-2, "threads": 1, "eval_batches": 1}}, f)
         done = subprocess.run([support.program("train"), f"{top}/job.json", "--output_dir", f"{top}/{name}"], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, (name, done.stderr)

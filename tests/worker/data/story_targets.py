@@ -59,7 +59,7 @@ def test_nothing_to_learn_is_refused(tmp_path):
     job = make_job(tmp_path, none, max_steps=2)
     for args in (("--plan",), ()):
         said = train(*args, job, "--output_dir", tmp_path / "out", code=2)
-        assert f"data.train: {none}: none of the labels is a target: there is nothing to learn" in said, said
+        assert f"data.train: {none}: none of the labels is a target: there is nothing to learn; give labels other than -100" in said, said
     assert not (tmp_path / "out" / "metrics.jsonl").exists()
     batches(tmp_path / "one.safetensors", range(4, 6))
     said = train(job, "--output_dir", tmp_path / "out", "--set", f"data.train={tmp_path}/*.safetensors")

@@ -571,7 +571,9 @@ static void test_tensors(void **state)
     write_tensors("c.safetensors", DT_I32, 1, 4, negative, NULL);
     refused("c.safetensors", "c.safetensors: input_ids: sample 1 has id -3; ids are numbers from 0 to 16777215");
     write_tensors("d.safetensors", DT_F32, 1, 4, small, NULL);
-    refused("d.safetensors", "d.safetensors: no input_ids (n, T) of I64 or I32");
+    refused("d.safetensors", "d.safetensors: input_ids is of type F32; must be I64 or I32");
+    write_tensors("d.safetensors", DT_I32, 0, 4, small, NULL);
+    refused("d.safetensors", "d.safetensors: input_ids is empty");
 }
 
 static void write_padded(const char *name, const int64_t *ids, const int64_t *mask, const int64_t *labels)

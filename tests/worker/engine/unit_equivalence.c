@@ -28,7 +28,7 @@
 
 enum { SAMPLES = 96, LENGTH = 8, PIXELS = 3 * 6 * 6, CLASSES = 3, IDS = 40 };
 
-/* A small model of each kind beside GPT-2; `data` is a file of the folder. */
+/* A small model of each kind beside a GPT-2 that gives tokens; `data` is a file of the folder. */
 #define SMALL                                                                                                          \
     "\"hidden_size\": 16, \"intermediate_size\": 24, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "           \
     "\"vocab_size\": 40, \"max_position_embeddings\": 8"
@@ -36,6 +36,10 @@ enum { SAMPLES = 96, LENGTH = 8, PIXELS = 3 * 6 * 6, CLASSES = 3, IDS = 40 };
 static const struct {
     const char *name, *sizes, *data;
 } models[] = {
+    {"gpt2",
+     "\"n_embd\": 16, \"n_layer\": 2, \"n_head\": 4, \"n_positions\": 8, \"vocab_size\": 40, \"pad_token_id\": 0, "
+     "\"num_labels\": 3, \"task\": \"sequence_classification\"",
+     "rows.safetensors"},
     {"llama", SMALL ", \"num_key_value_heads\": 2, \"attention_dropout\": 0.1", "train.bin"},
     {"gemma2", SMALL ", \"num_key_value_heads\": 1, \"head_dim\": 6, \"sliding_window\": 3", "train.bin"},
     {"bert", SMALL ", \"num_labels\": 3, \"hidden_dropout_prob\": 0.1", "rows.safetensors"},

@@ -232,6 +232,7 @@ static void test_what_runs_beside(void **state)
                                                           .n_layer = 2,
                                                           .n_head = 2,
                                                           .n_embd = 16,
+                                                          .head.num_labels = 2,
                                                           .n_positions = 16,
                                                           .vocab_size = 40,
                                                           .n_inner = 64,

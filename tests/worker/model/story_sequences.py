@@ -1,4 +1,4 @@
-# covers: worker/model/models/sequence_head.c worker/model/blocks/last_token.c worker/model/blocks/class_head.c worker/model/models/decoders.c worker/data/tensors.c
+# covers: worker/model/models/sequence_head.c worker/model/models/gpt2.c worker/model/blocks/last_token.c worker/model/blocks/class_head.c worker/model/models/decoders.c worker/data/tensors.c
 """Classes of sequences by decoders, as Transformers' ...ForSequenceClassification: losses of a run over padded rows, the folder that it
 leaves, a new head on a language model, numbers as labels, the same bits under each strategy. Comparisons need the peers environment
 (scripts/setup.sh --peers) and are skipped without it.
@@ -22,9 +22,10 @@ needs_peers = pytest.mark.skipif(not os.access(dropin.PEER_PYTHON, os.X_OK), rea
 KEYS = {"vocab_size": 61, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
         "max_position_embeddings": 32, "pad_token_id": 3}
 IDS = {"bos_token_id": None, "eos_token_id": None}
+NO_DROPOUT = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
 CLASSES = {"LlamaForSequenceClassification": {}, "Qwen2ForSequenceClassification": {}, "Qwen3ForSequenceClassification": {}, "MistralForSequenceClassification": {"sliding_window": 5},
            "Gemma2ForSequenceClassification": {"sliding_window": 5}, "Gemma3TextForSequenceClassification": {"sliding_window": 5}, "SmolLM3ForSequenceClassification": {},
-           "Phi3ForSequenceClassification": {}, "Olmo2ForSequenceClassification": {}}
+           "Phi3ForSequenceClassification": {}, "Olmo2ForSequenceClassification": {}, "GPT2ForSequenceClassification": NO_DROPOUT}
 ROWS, LENGTH = 12, 14
 
 
@@ -99,6 +100,26 @@ def test_a_new_head_on_a_language_model(tmp_path):
         assert answer["loss"] == pytest.approx(metrics(run, "val_loss")[-1], rel=2e-6)
 
 
+@needs_peers
+@pytest.mark.parametrize("of_class", ["GPT2LMHeadModel", "LlamaForCausalLM"])
+def test_the_job_gives_the_padding_id(tmp_path, of_class):
+    """A published language model has none."""
+    data, load = write_data(tmp_path / "data.safetensors"), str(tmp_path / "source")
+    ask([{"make": load, "class": of_class, "config": {**KEYS, **IDS, **NO_DROPOUT, "pad_token_id": None}}])
+    model = {"load": load, "task": "sequence_classification", "num_labels": 3}
+    r = train(make_job(tmp_path, model, data, 1), tmp_path / "no", check=False)
+    assert r.returncode == 2 and "pad_token_id null" in r.stderr
+    train(make_job(tmp_path, {**model, "pad_token_id": 3}, data, 2, ROWS // 2), tmp_path / "run", 2)
+    with open(tmp_path / "run/model/config.json") as f:
+        config = json.load(f)
+    assert config["pad_token_id"] == 3 and config["architectures"] == [of_class.removesuffix("LMHeadModel").removesuffix("ForCausalLM") + "ForSequenceClassification"]
+    answer, = ask([{"folder": str(tmp_path / "run/model"), "data": data, "rows": ROWS, "dtype": "float32"}])
+    assert (answer["loading"], answer["said"]) == ({}, [])
+    assert answer["loss"] == pytest.approx(metrics(tmp_path / "run", "val_loss")[-1], rel=2e-6)
+    r = train(make_job(tmp_path, {**model, "pad_token_id": 61}, data, 1), tmp_path / "no", check=False)
+    assert r.returncode == 2 and "pad_token_id 61 is not below vocab_size 61" in r.stderr
+
+
 def test_same_bits_and_what_is_refused(tmp_path):
     data = write_data(tmp_path / "data.safetensors")
     model = {"name": "llama", **KEYS, "task": "sequence_classification", "num_labels": 3, "attention_dropout": 0.1}
@@ -109,6 +130,15 @@ def test_same_bits_and_what_is_refused(tmp_path):
         hashes.add(weights_hash(tmp_path / strategy))
     assert len(hashes) == 1
     assert metrics(tmp_path / "ddp", "val_f1_macro") == metrics(tmp_path / "full_shard", "val_f1_macro")
+    source = tmp_path / "ddp/model"
+    config = json.loads((source / "config.json").read_text())
+    config["id2label"] = {"0": "ham", "1": "spam", "2": "eggs"}
+    (source / "config.json").write_text(json.dumps(config))
+    train(make_job(tmp_path, {"load": str(source), "problem_type": "single_label_classification"}, data, 1), tmp_path / "named")
+    told = json.loads((tmp_path / "named/model/config.json").read_text())
+    assert (told["id2label"], told["problem_type"]) == (config["id2label"], "single_label_classification")  # classes that stay keep their names
+    train(make_job(tmp_path, {"load": str(source), "num_labels": 4}, data, 1), tmp_path / "more")
+    assert json.loads((tmp_path / "more/model/config.json").read_text())["id2label"]["3"] == "LABEL_3"
     r = train(make_job(tmp_path, {**model, "pad_token_id": None}, data, 1), tmp_path / "no", check=False)
     assert r.returncode == 2 and "pad_token_id null: a sequence's class is that of its last token" in r.stderr
     r = train(make_job(tmp_path, {**model, "pad_token_id": 4}, data, 1), tmp_path / "no", check=False)

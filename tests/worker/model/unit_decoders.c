@@ -6,6 +6,7 @@
 #include "tests/lib/golden_model.h"
 
 #include "worker/model/model.h"
+#include "worker/model/presets.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -210,6 +211,70 @@ static void test_mixed_spellings(void **state)
     }
 }
 
+/* config.json as Transformers 5 writes it of a text model of 62 layers that 4.x took out of a published Gemma 3. */
+static char *written_by_5(void)
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    dt_text_puts(
+        &text,
+        "{\"_sliding_window_pattern\": 6, \"architectures\": [\"Gemma3ForCausalLM\"], \"attn_logit_softcapping\": "
+        "null, \"dtype\": \"bfloat16\", \"eos_token_id\": [1, 106], \"final_logit_softcapping\": null, "
+        "\"head_dim\": 128, \"hidden_size\": 5376, \"intermediate_size\": 21504, \"num_attention_heads\": 32, "
+        "\"num_hidden_layers\": 62, \"num_key_value_heads\": 16, \"query_pre_attn_scalar\": 168, "
+        "\"sliding_window\": 1024, \"use_bidirectional_attention\": false, \"rope_parameters\": "
+        "{\"full_attention\": {\"factor\": 8.0, \"rope_theta\": 1000000, \"rope_type\": \"linear\"}, "
+        "\"sliding_attention\": {\"rope_theta\": 10000, \"rope_type\": \"default\"}}, \"layer_types\": [");
+    for (int i = 0; i < 62; i++) {
+        dt_text_printf(&text, "%s\"%s_attention\"", i > 0 ? ", " : "", (i + 1) % 6 == 0 ? "full" : "sliding");
+    }
+    dt_text_puts(&text, "]}");
+    char *config = dt_strdup(dt_text_str(&text));
+    dt_text_clear(&text);
+    return config;
+}
+
+/* Gemma 3's text models as they are published: scaled positions are those of layers without a window. */
+static void test_published_gemma3(void **state)
+{
+    (void)state;
+    char *largest = written_by_5();
+    const char *const rows[][2] = {
+        {"gemma-3-1b",
+         "{\"architectures\": [\"Gemma3ForCausalLM\"], \"attention_bias\": false, \"attn_logit_softcapping\": null, "
+         "\"cache_implementation\": \"hybrid\", \"eos_token_id\": [1, 106], \"final_logit_softcapping\": null, "
+         "\"head_dim\": 256, \"hidden_activation\": \"gelu_pytorch_tanh\", \"hidden_size\": 1152, "
+         "\"initializer_range\": 0.02, \"intermediate_size\": 6912, \"max_position_embeddings\": 32768, "
+         "\"num_attention_heads\": 4, \"num_hidden_layers\": 26, \"num_key_value_heads\": 1, \"pad_token_id\": 0, "
+         "\"query_pre_attn_scalar\": 256, \"rms_norm_eps\": 1e-06, \"rope_local_base_freq\": 10000, \"rope_scaling\": "
+         "null, \"rope_theta\": 1000000, \"sliding_window\": 512, \"sliding_window_pattern\": 6, \"torch_dtype\": "
+         "\"bfloat16\", \"vocab_size\": 262144}"},
+        {"gemma-3-4b", /* the section text_config, which leaves out the defaults */
+         "{\"hidden_size\": 2560, \"intermediate_size\": 10240, \"num_hidden_layers\": 34, \"rope_scaling\": "
+         "{\"factor\": 8.0, \"rope_type\": \"linear\"}, \"sliding_window\": 1024}"},
+        {"gemma-3-12b",
+         "{\"hidden_size\": 3840, \"intermediate_size\": 15360, \"num_attention_heads\": 16, \"num_hidden_layers\": "
+         "48, \"num_key_value_heads\": 8, \"rope_scaling\": {\"factor\": 8.0, \"rope_type\": \"linear\"}, "
+         "\"sliding_window\": 1024}"},
+        {"gemma-3-27b", largest}};
+    const struct model_ops *ops = model_find("gemma3_text");
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct model_sizes given, same;
+        struct dt_error err;
+        cJSON *config = cJSON_Parse(rows[i][1]);
+        assert_non_null(config);
+        assert_int_equal(model_read_config(ops, config, given.bytes, &err), 0);
+        assert_int_equal(preset_sizes(preset_find(rows[i][0]), same.bytes, &err), 0);
+        for (const struct dt_field *f = ops->fields; f->key != NULL; f++) {
+            if (!model_same(ops, f->key, given.bytes, same.bytes)) {
+                fail_msg("%s: %s", rows[i][0], f->key);
+            }
+        }
+        cJSON_Delete(config);
+    }
+    free(largest);
+}
+
 /* The config.json of a model that a job describes, as text without spaces. */
 static char *written(const char *family, const char *sizes_of)
 {
@@ -319,6 +384,8 @@ static void test_refused(void **state)
     refuses("gemma3_text", "{\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"linear\"}}}",
             "rope_parameters: full_attention: factor: missing");
     refuses("gemma3_text", "{\"rope_scaling\": {\"rope_type\": \"linear\"}}", "rope_scaling: factor: missing");
+    refuses("gemma3_text", "{\"rope_parameters\": {\"sliding_attention\": {\"rope_type\": \"linear\", \"factor\": 8}}}",
+            "rope_parameters: sliding_attention: only rope_type \"default\" is supported");
     refuses("llama", "{\"num_key_value_heads\": 5}", "num_key_value_heads 5");
     refuses("llama", "{\"hidden_size\": 100}", "num_attention_heads 32");
     refuses("llama", "{\"head_dim\": 5}", "head_dim");
@@ -336,10 +403,15 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_double),           cmocka_unit_test(test_float),
-        cmocka_unit_test(test_spellings),        cmocka_unit_test(test_written_for_transformers),
-        cmocka_unit_test(test_mixed_spellings),  cmocka_unit_test(test_layers_written),
-        cmocka_unit_test(test_notes_of_exports), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_double),
+        cmocka_unit_test(test_float),
+        cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_published_gemma3),
+        cmocka_unit_test(test_written_for_transformers),
+        cmocka_unit_test(test_mixed_spellings),
+        cmocka_unit_test(test_layers_written),
+        cmocka_unit_test(test_notes_of_exports),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

@@ -17,6 +17,7 @@ static void fill_rule(const char *device, double loss_tolerance, enum recompute 
                                                       .n_layer = 2,
                                                       .n_head = 2,
                                                       .n_embd = 8,
+                                                      .head.num_labels = 2,
                                                       .n_positions = 6,
                                                       .vocab_size = 11,
                                                       .n_inner = 32,

@@ -91,10 +91,12 @@ static void check(const char *text, const char *words)
 static void test_classes(void **unused)
 {
     (void)unused;
-    check(
-        "{\"model_type\": \"gpt2\", \"architectures\": [\"GPT2ForSequenceClassification\"]}",
-        "architectures: GPT2ForSequenceClassification: gives classes of sequences, and a gpt2 gives next tokens here; "
-        "the nearest that work are llama and encoders, such as bert, with model.task");
+    check("{\"model_type\": \"mha-gpt\", \"architectures\": [\"MhaGptForSequenceClassification\"]}",
+          "gives classes of sequences, and a mha-gpt gives next tokens here; the nearest that work are llama and "
+          "encoders, such as bert, with model.task");
+    check("{\"model_type\": \"gpt2\", \"architectures\": [\"GPT2ForTokenClassification\"]}",
+          "gives classes of tokens, which no gpt2 here does");
+    check("{\"model_type\": \"gpt2\", \"architectures\": [\"GPT2ForSequenceClassification\"]}", NULL);
     check("{\"model_type\": \"llama\", \"architectures\": [\"LlamaForQuestionAnswering\"]}",
           "gives spans of a text as answers, which no llama here does; to go on with its layers and a new head, take "
           "architectures out of a copy of its config.json and set model.task (causal_lm|sequence_classification)");

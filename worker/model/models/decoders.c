@@ -362,7 +362,9 @@ static void put_layers(const struct decoder_family *f, const struct decoder *m,
 
 static void put_head(const void *sizes, void (*put)(void *to, const char *key, const char *json), void *to)
 {
-    sequence_head_put(&((const struct decoder *)sizes)->head, put, to);
+    const struct decoder *m = sizes;
+    sequence_head_put(&m->head, put, to);
+    family_put_id("pad_token_id", m->pad_token_id, put, to);
 }
 
 static void put_config(const struct decoder_family *f, const void *sizes,
@@ -376,7 +378,7 @@ static void put_config(const struct decoder_family *f, const void *sizes,
     put(to, "head_dim", text);
     put(to, "bos_token_id", "null");
     put(to, "eos_token_id", "null");
-    put_head(m, put, to);
+    sequence_head_put(&m->head, put, to);
     if (f->window != WINDOW_NONE) {
         put_layers(f, m, put, to);
     }

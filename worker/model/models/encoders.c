@@ -48,8 +48,8 @@ static const struct dt_rule task = {.type = DT_RULE_ENUM,
          &length},                                                                                                     \
         {act, "\"gelu\"", "activation of the feed-forward layer", AT(hidden_act), &activation},                        \
         {"initializer_range", "0.02", "standard deviation of initial weights", AT(initializer_range), &from_0},        \
-        {"num_labels", "2", "number of classes", AT(num_labels), &labels},                                             \
-        {"problem_type", "null", PROBLEM_HELP, AT(problem_type), &problem},                                            \
+        {"num_labels", "2", "number of classes", AT(num_labels), &label_rule},                                         \
+        {"problem_type", "null", PROBLEM_HELP, AT(problem_type), &problem_rule},                                       \
     {                                                                                                                  \
         "task", "\"sequence_classification\"", "what gets a class: each sequence or token; masked_lm: labels are ids", \
             AT(task), &task                                                                                            \
@@ -124,6 +124,7 @@ static const struct model_dropout modernbert_dropouts[] = {
 static const char *const spelled[] = {
     "num_labels",        "problem_type",     "task", "layer_types", "global_attn_every_n_layers",
     "global_rope_theta", "local_rope_theta", NULL};
+static const char *const head_keys[] = {"num_labels", "problem_type", "task", NULL};
 static const struct model_key distilbert_keys[] = {
     {"hidden_size", "dim"}, {"num_attention_heads", "n_heads"}, {"num_hidden_layers", "n_layers"}, {0}};
 #define roberta_dropouts bert_dropouts
@@ -336,9 +337,15 @@ static void put_layers(const struct encoder *m, void (*put)(void *to, const char
 static void put_config(const struct encoder_family *f, const void *sizes,
                        void (*put)(void *to, const char *key, const char *json), void *to)
 {
+    /* the library's default ids of ModernBERT, which a smaller vocabulary has not */
+    static const char *const ids[] = {"bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"};
+    enum { LARGEST = 50282 };
     put_labels(sizes, put, to);
     if (f->modern) {
         put_layers(sizes, put, to);
+    }
+    for (int i = 0; i < 4 && f->modern && ((const struct encoder *)sizes)->vocab_size <= LARGEST; i++) {
+        put(to, ids[i], "null");
     }
 }
 
@@ -460,7 +467,7 @@ static const struct encoder_family modernbert_family = {
                                             .fields = model##_fields,                                                  \
                                             .sizes_bytes = sizeof(struct encoder),                                     \
                                             .dropouts = model##_dropouts,                                              \
-                                            .head_keys = sequence_head_keys,                                           \
+                                            .head_keys = head_keys,                                                    \
                                             .is_head = model##_is_head,                                                \
                                             .put_head = put_labels,                                                    \
                                             .spelled = spelled,                                                        \

@@ -5,6 +5,7 @@
 
 #include <cjson/cJSON.h>
 #include <inttypes.h>
+#include <stdio.h>
 
 enum dt_activation family_activation(int choice)
 {
@@ -41,4 +42,11 @@ void family_put_labels(int64_t count, void (*put)(void *to, const char *key, con
     put(to, "label2id", dt_text_str(&numbers));
     dt_text_clear(&names);
     dt_text_clear(&numbers);
+}
+
+void family_put_id(const char *key, int64_t id, void (*put)(void *to, const char *key, const char *json), void *to)
+{
+    char number[32];
+    (void)snprintf(number, sizeof number, "%" PRId64, id);
+    put(to, key, id >= 0 ? number : "null");
 }

@@ -29,5 +29,7 @@ void family_set(struct cJSON *config, const char *key, struct cJSON *value);
 void family_count_labels(struct cJSON *config);
 /* Writes id2label and label2id with the names LABEL_0, LABEL_1, ... */
 void family_put_labels(int64_t count, void (*put)(void *to, const char *key, const char *json), void *to);
+/* Writes an id; below 0: null. */
+void family_put_id(const char *key, int64_t id, void (*put)(void *to, const char *key, const char *json), void *to);
 
 #endif

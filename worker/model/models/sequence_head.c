@@ -7,7 +7,7 @@
 #include <cjson/cJSON.h>
 #include <string.h>
 
-const char *const sequence_head_keys[] = {"num_labels", "problem_type", "task", NULL};
+const char *const sequence_head_keys[] = {"num_labels", "problem_type", "task", "pad_token_id", NULL};
 const char *const problem_texts[] = {[PROBLEM_CLASS] = "\"single_label_classification\"",
                                      [PROBLEM_NUMBERS] = "\"regression\"",
                                      [PROBLEM_CLASSES] = "\"multi_label_classification\"",

@@ -13,11 +13,12 @@ struct sequence_head {
 };
 
 static const struct dt_rule decoder_task = {.type = DT_RULE_ENUM, .choices = "causal_lm|sequence_classification"};
-static const struct dt_rule labels = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
-static const struct dt_rule problem = {.type = DT_RULE_ENUM,
-                                       .choices = "single_label_classification|regression|multi_label_classification",
-                                       .null = true,
-                                       .null_value = PROBLEM_BY_LABELS};
+static const struct dt_rule label_rule = {.type = DT_RULE_INTEGER, .min = 1, .max = 65536};
+static const struct dt_rule problem_rule = {.type = DT_RULE_ENUM,
+                                            .choices =
+                                                "single_label_classification|regression|multi_label_classification",
+                                            .null = true,
+                                            .null_value = PROBLEM_BY_LABELS};
 #define PROBLEM_HELP                                                                                                   \
     "what a sequence gets: a class, num_labels numbers, or several classes; null: "                                    \
     "a number if num_labels is 1, otherwise a class"
@@ -26,9 +27,9 @@ static const struct dt_rule problem = {.type = DT_RULE_ENUM,
 #define SEQUENCE_HEAD(type)                                                                                            \
     {"task", "\"causal_lm\"", "what the model gives: next tokens, or a class of each sequence",                        \
      offsetof(type, head.task), &decoder_task},                                                                        \
-        {"num_labels", "2", "number of classes of sequences", offsetof(type, head.num_labels), &labels},               \
+        {"num_labels", "2", "number of classes of sequences", offsetof(type, head.num_labels), &label_rule},           \
     {                                                                                                                  \
-        "problem_type", "null", PROBLEM_HELP, offsetof(type, head.problem_type), &problem                              \
+        "problem_type", "null", PROBLEM_HELP, offsetof(type, head.problem_type), &problem_rule                         \
     }
 
 /* For struct model_ops: head_keys, and is_head. */
