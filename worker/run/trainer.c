@@ -173,6 +173,8 @@ static int save_beside(struct trainer *t, struct dt_error *err)
 {
     bool busy = trainer_save_runs(t);
     char key[64];
+    int rc = 0;
+    trainer_report(t, MOMENT_SAVING);
     (void)snprintf(key, sizeof key, "train/saving/%lld", (long long)t->run.step);
     if (t->job->checkpointing.skips && t->saver.tries > 0 && trainer_agree(t, key, &busy, err) != 0) {
         return -1;
@@ -181,11 +183,10 @@ static int save_beside(struct trainer *t, struct dt_error *err)
         observers_say(&t->observers, "train: step %lld is not saved: the save before it is still being written",
                       (long long)t->run.step);
         trainer_best_saved(t, t->run.step, false);
-        return 0;
+    } else {
+        t->run.best_due = false;
+        rc = end_save_beside(t, true, err) != 0 ? -1 : trainer_save_begin(t, err);
     }
-    trainer_report(t, MOMENT_SAVING);
-    t->run.best_due = false;
-    int rc = end_save_beside(t, true, err) != 0 ? -1 : trainer_save_begin(t, err);
     trainer_report(t, MOMENT_SAVE_OVER);
     return rc;
 }
@@ -260,6 +261,11 @@ static int evaluate(struct trainer *t, struct dt_error *err)
     }
     t->run.eval_due = false;
     if (t->feeds.val_count > 0) {
+        /* a save under way that fails is no longer among the best, and ranks hear of that at different steps */
+        if (t->saver.beside != NULL && best_has(&t->run.best, trainer_save_step(t)) &&
+            end_save_beside(t, true, err) != 0) {
+            return -1;
+        }
         trainer_judge_evaluation(t, known);
     }
     for (int i = 0; i < t->feeds.val_count; i++) {
@@ -469,6 +475,9 @@ static int train(struct trainer *t, bool fresh, struct dt_error *err)
             return -1;
         }
         (void)trainer_ends_early(t);
+    }
+    if (t->saver.beside != NULL) {
+        trainer_report(t, MOMENT_SAVING); /* the agent that has asked for the end sees what it waits for */
     }
     if (end_save_beside(t, true, err) != 0) {
         return -1;

@@ -137,6 +137,21 @@ def test_training_goes_on_while_the_disk_is_slow(place, tmp_path, skips):
     assert left_out == (["20", "30"] if skips else [])
 
 
+def test_a_clock_asks_once_an_interval(place, tmp_path):
+    """A save that is left out is not asked for again with each step."""
+    folder, job = place
+    out, words = folder / "clock", "is not saved: the save before it"
+    running, gate = slow_run(folder, job, out, tmp_path, "training.max_steps=1000000", "training.max_time=3", "checkpointing.save_every_n_seconds=0.4",
+                             "checkpointing.save_every_n_steps=0", "checkpointing.skip_when_saving=true", "logging.log_every_n_steps=1000")
+    log = out / "logs" / "rank-0.log"
+    with running:
+        support.wait_until(lambda: log.exists() and log.read_text().count(words) >= 2, "saves that are left out")
+        gate.unlink()
+        result = running.finish()
+    assert result.code == 0 and log.read_text().count(words) <= 7, result
+    assert len(saved_steps(out)) >= 2
+
+
 def test_a_rank_dies_while_a_save_goes_on(place, tmp_path):
     """What was not complete is no checkpoint; the next round begins before it, and ends as if nothing had been."""
     folder, job = place

@@ -116,6 +116,9 @@ void residence_settings(struct home_settings *out, const struct job_offload *job
  * plans are as p: space in the folders, and memory of the host beside a device with its own. */
 int residence_check(const struct plan *p, const struct job_offload *job, int ranks, bool own_memory,
                     struct dt_error *err);
+/* Bytes per second that writing and then reading a few megabytes took in offload.nvme_path; 0: unknown, as where
+ * a folder is missing. */
+double residence_rate(const struct plan *p, const struct job_offload *job, const char **engine);
 /* One line: where state rests, and how long a step's bytes take at the rate of a short write and read there;
  * nothing where nothing is offloaded. */
 void residence_words(const struct plan *p, const struct job_offload *job, int ranks, bool own_memory,
