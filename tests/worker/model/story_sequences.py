@@ -108,7 +108,7 @@ def test_on_the_software_gpu(tmp_path):
         shutil.copy2(support.program("dtrun") if name == "dtrun" else SOFTGPU, tmp_path / name)
     job = make_job(tmp_path, {"name": "llama", **KEYS, "task": "sequence_classification", "num_labels": 3, "initializer_range": 0.3},
                    write_data(tmp_path / "data.safetensors"), 3, ROWS // 2)
-    train(job, tmp_path / "cpu", 2)
+    train(job, tmp_path / "cpu", 2, "training.device=cpu", dtrun=tmp_path / "dtrun")
     train(job, tmp_path / "gpu", 2, "training.device=cuda", "training.share_gpu=true", "training.strategy=full_shard", dtrun=tmp_path / "dtrun")
     for key in ("loss", "grad_norm", "val_loss", "val_accuracy", "val_f1_macro"):
         assert metrics(tmp_path / "gpu", key) == pytest.approx(metrics(tmp_path / "cpu", key), rel=1e-5), key

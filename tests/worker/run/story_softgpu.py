@@ -203,12 +203,12 @@ def test_saves_beside_training_are_the_same_checkpoints(place, row, sets):
     folder, _ = place
     there = [folder / f"undisturbed-2-{'zero2' if sets else 'full_shard'}-{len(sets)}", folder / f"beside-{row}-{len(sets)}"]
     expected = undisturbed(place, 2, "zero2" if sets else "full_shard", *sets)
-    assert run(place, there[1], 2, row, [*sets, "checkpointing.asynchronous=true"], env={"SOFTGPU_COPY_US": "3000"}) == expected
+    assert run(place, there[1], 2, row, [*sets, "checkpointing.asynchronous=true"], env={"SOFTGPU_COPY_US": "20000"}) == expected
     hashes = [[training.dtckpt("hash", out / "checkpoints" / f"step-{s:08}")[1].split()[0] for s in (2, 4, 6)] for out in there]
     assert hashes[0] == hashes[1] and len(set(hashes[0])) == 3, hashes
     with open(there[1] / "events.jsonl") as f:
         saves = [e for e in map(json.loads, f) if e["event"] == "save"]
-    assert [e["step"] for e in saves] == [2, 4, 6] and (GPU or min(e["seconds"] for e in saves[:2]) > 0.05), saves
+    assert [e["step"] for e in saves] == [2, 4, 6] and (GPU or min(e["seconds"] for e in saves[:2]) > 0.3), saves
 
 
 def test_a_checkpoint_of_a_gpu_goes_on_elsewhere(place):
