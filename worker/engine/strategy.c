@@ -479,6 +479,13 @@ void strategy_send(struct strategy *s, struct dt_comm *comm, int root, const cha
                .kind = DT_BROADCAST, .name = name, .in = at, .out = at, .count = count, .type = type, .root = root});
 }
 
+void strategy_barrier(struct strategy *s, const char *name)
+{
+    if (!s->alone) {
+        run_in(s, s->world->comm, &(struct dt_collective){.kind = DT_BARRIER, .name = name, .type = DT_U8});
+    }
+}
+
 void strategy_send_buffers(struct strategy *s, void *buffers, int64_t count)
 {
     if (s->alone || count == 0) {

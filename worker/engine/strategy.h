@@ -236,6 +236,8 @@ void strategy_send_buffers(struct strategy *s, void *buffers, int64_t count);
 /* Elements `at` of rank `root` of a communicator become those of all its ranks, in the same order. */
 void strategy_send(struct strategy *s, struct dt_comm *comm, int root, const char *name, void *at, int64_t count,
                    enum dt_dtype type);
+/* No rank's compute stream goes on before all ranks' have come here. name: as in struct dt_collective. */
+void strategy_barrier(struct strategy *s, const char *name);
 /* The collectives by which batch norms take statistics over all ranks (training.sync_batch_norm): those
  * of the world, in the order of the compute stream. Valid as long as s. */
 struct pass_peers strategy_peers(struct strategy *s);

@@ -77,6 +77,10 @@ int trainer_snapshot(struct trainer *t, struct dt_error *err)
         /* Each host keeps them, and those of rank 0 are the run's; the next step would send them all the same. */
         strategy_send_buffers(&t->strategy, t->stepper.walk.buffers, t->chain.buffer_count);
     }
+    if (t->world->node_count > 1) {
+        /* No host keeps a step that rank 0 has not reported: were rank 0 lost before, the run would go on behind it. */
+        strategy_barrier(&t->strategy, "snapshot");
+    }
     if (trainer_settle(t, "snapshot", err) != 0) {
         return -1; /* a peer is gone: what there is stays good */
     }

@@ -174,7 +174,8 @@ def test_a_host_that_is_replaced(place, plain, layout, strategy, sets, again, lo
     results, said = replace_host(place, out, layout, strategy, sets, lost, 27)
     back = resumed(out)
     assert len(back) == 1 and bool(back[0].get("snapshot")) == again, (back, results)
-    assert (back[0]["step"] >= 26) if again else (back[0]["step"] == 25), back
+    # This process may have waited for a core until the second checkpoint was there.
+    assert (back[0]["step"] >= 26) if again else (back[0]["step"] in (25, 50)), back
     assert ("ranks that lack the snapshot of step" in said) == again, results
     assert (re.search(NONE + "a checkpoint is gone on from", said) is None) == again, results
     assert (training.hash_of(out), training.metrics(out)) == plain(sum(layout), strategy, sets), results

@@ -594,11 +594,13 @@ static void defaults(struct dialect_use *u)
         dt_config_value(u->c, "training.train_batch_tokens") != NULL || u->converts) {
         return;
     }
+    const struct cJSON *all = dt_config_value(u->c, dialect_path(u, "train_batch_size"));
     if (dialect_is_auto(dt_config_value(u->c, path))) {
-        dt_config_problem(u->c, path,
-                          "is \"auto\", and nothing says the batch; add training.batch_size_per_gpu to the job");
-    } else if (!has_default && says_something(u) &&
-               dt_config_value(u->c, dialect_path(u, "train_batch_size")) == NULL) {
+        if (all == NULL || dialect_is_auto(all)) {
+            dt_config_problem(u->c, path,
+                              "is \"auto\", and nothing says the batch; add training.batch_size_per_gpu to the job");
+        }
+    } else if (!has_default && says_something(u) && all == NULL) {
         dt_config_problem(u->c, u->place,
                           "says no batch, and DeepSpeed has no default; add train_batch_size or "
                           "train_micro_batch_size_per_gpu, or training.batch_size_per_gpu to the job");
