@@ -1,4 +1,4 @@
-# covers: worker/run/trainer_save_beside.c
+# covers: worker/run/trainer_save_beside.c worker/run/trainer_saves.c
 """`checkpointing.asynchronous`: the same checkpoints, while training goes on; a second save waits or is left out; kills, a full disk and the end of
 the run meanwhile."""
 
