@@ -361,11 +361,8 @@ static const void *second_norm(const struct block *b, const struct pass *p, cons
                                void *sum)
 {
     void *h1 = pass_memory(b, p, H1), *y = memory_or(b, p, N2, CALL_NORM);
-    /* what is saved is not written again: it may be on its way to where it rests (offload.activations) */
-    bool saved = p->phase == PASS_BACKWARD || (p->phase == PASS_RECOMPUTE && b->recompute != RECOMPUTE_BLOCK);
     if (t->norm_out >= 0) {
-        norm(b, p, t->norm_out, proj, NULL, NULL, pass_memory(b, p, CALL_BRANCH),
-             pass_memory(b, p, saved ? CALL_RSTD : PROJ_RSTD));
+        norm(b, p, t->norm_out, proj, NULL, NULL, pass_memory(b, p, CALL_BRANCH), pass_memory(b, p, PROJ_RSTD));
         proj = pass_memory(b, p, CALL_BRANCH);
     }
     if (t->norm_in2 >= 0) {

@@ -67,9 +67,7 @@ enum {
     CALL_REST,   /* what attention's backward uses for speed */
     CALL_END,    /* marks the end of CALL_REST */
     CALL_SUMS,   /* sums of columns for biases */
-    CALL_MEAN,
-    CALL_RSTD, /* (R): of a norm that is computed again and whose statistics are saved */
-    CACHE      /* generation: keys and values of earlier positions */
+    CACHE        /* generation: keys and values of earlier positions */
 };
 
 struct tensors {
@@ -130,8 +128,6 @@ static void declare_memory(struct block *b)
     block_memory(b, "rest", LIFE_CALL, 0, type == DT_BF16 ? rows * m->heads + ATTENTION_REST : 0, DT_F32);
     block_memory(b, "end", LIFE_CALL, 0, 1, wide);
     block_memory(b, "sums", LIFE_CALL, 0, biased ? sums : 0, wide);
-    block_memory(b, "mean", LIFE_CALL, 0, all ? 0 : rows, wide);
-    block_memory(b, "rstd", LIFE_CALL, 0, all ? 0 : rows, wide);
     packed_declare_cache(b, m->causal ? m->heads : 0, c / m->heads);
 }
 
@@ -174,14 +170,6 @@ static struct normed normed_at(const struct block *b, const struct pass *p, int 
     return (struct normed){.sum = sum, .y = y, .mean = pass_memory(b, p, mean), .rstd = pass_memory(b, p, mean + 1)};
 }
 
-/* The memory of a norm that is computed now. Statistics that are saved are not written again: they may be on their way
- * to where they rest (offload.activations). */
-static struct normed norm_to(const struct block *b, const struct pass *p, int mean, void *sum, void *y)
-{
-    bool saved = p->phase == PASS_BACKWARD || (p->phase == PASS_RECOMPUTE && b->recompute != RECOMPUTE_BLOCK);
-    return normed_at(b, p, saved ? CALL_MEAN : mean, sum, y);
-}
-
 /* The layer's input, or the sum of the pair that came in. */
 static const void *input_of(const struct block *b, const struct pass *p)
 {
@@ -211,7 +199,7 @@ static const void *attention_input(const struct block *b, const struct pass *p, 
         return p->x;
     }
     void *h1 = pass_memory(b, p, H1), *y = memory_or(b, p, N1, CALL_NORM);
-    struct normed to = norm_to(b, p, N1_MEAN, fresh ? h1 : NULL, y);
+    struct normed to = normed_at(b, p, N1_MEAN, fresh ? h1 : NULL, y);
     layernorm_forward(b, p, &t->first, row_count(p), fresh ? p->x : h1, fresh ? p->x_branch : NULL, &to);
     return y;
 }
@@ -246,10 +234,10 @@ static void *mlp_input(const struct block *b, const struct pass *p, const struct
     const struct encoder_layer *m = b->args;
     void *y = memory_or(b, p, N, CALL_NORM);
     if (m->norms_first) {
-        struct normed to = norm_to(b, p, N2_MEAN, sum, y);
+        struct normed to = normed_at(b, p, N2_MEAN, sum, y);
         layernorm_forward(b, p, &t->second, row_count(p), input_of(b, p), out, &to);
     } else {
-        struct normed to = norm_to(b, p, N1_MEAN, summed ? NULL : out, y);
+        struct normed to = normed_at(b, p, N1_MEAN, summed ? NULL : out, y);
         layernorm_forward(b, p, &t->first, row_count(p), summed ? out : p->x, summed ? NULL : out, &to);
     }
     return y;
@@ -302,7 +290,7 @@ static void forward(const struct block *b, const struct pass *p)
     linear_forward(b, p, &t.down, s2, 0, inner);
     (void)drop_branch(b, p, DROP_DOWN, s2, s2);
     /* computed again, y is there already: only s2 and the statistics are wanted */
-    struct normed to = norm_to(b, p, N2_MEAN, s2, again ? pass_memory(b, p, CALL_BRANCH) : p->y);
+    struct normed to = normed_at(b, p, N2_MEAN, s2, again ? pass_memory(b, p, CALL_BRANCH) : p->y);
     layernorm_forward(b, p, &t.second, row_count(p), n, s2, &to);
 }
 
