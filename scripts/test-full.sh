@@ -1,13 +1,14 @@
 #!/bin/sh
 # Everything this machine can run: all tests in three builds (plain in their long forms, address and undefined, thread), then longer fuzzing. About
 # an hour; resumable: what passed is remembered in build/full, for this very source.   scripts/test-full.sh [NAME ...]
-# Environment: DTRUN_KILLS, DTRUN_RANDOM_JOBS, DTRUN_SCHEDULES, DTRUN_CROWDS, DTRUN_STORE_OPS, FUZZ_COUNT (how many of each), DTRUN_SEED, FUZZ_SEED.
+# Environment: PARTS, some of "plain address-undefined thread fuzz" (default all, in this order); DTRUN_KILLS, DTRUN_RANDOM_JOBS, DTRUN_SCHEDULES, DTRUN_CROWDS, DTRUN_STORE_OPS, FUZZ_COUNT (how many of each), DTRUN_SEED, FUZZ_SEED.
 cd "$(dirname "$0")/.." || exit 2
 mkdir -p build/full
 source=$(git rev-parse --short HEAD 2>/dev/null || echo none)-$(git diff HEAD 2>/dev/null | cksum | cut -d' ' -f1)
 some=${1:+$(echo "$*" | cksum | cut -d' ' -f1)}
 passed=0 failed=0 skipped=0
 part() { # name, command...
+    case " ${PARTS:-$1} " in *" $1 "*) ;; *) return ;; esac
     name=$1 log=build/full/$1${some:+-$some}-$source.log
     shift
     if tail -n 1 "$log" 2>/dev/null | grep -q ', 0 failed,'; then
