@@ -344,6 +344,21 @@ static const char *hook_purpose(const struct trainer *t, const struct hook_state
     return out;
 }
 
+/* Gradients, and with them a hook's errors, are sums over the micro-steps of a full step, and with global_tokens over
+ * their samples. Returns what saved errors are multiplied by to be those of this job's steps. */
+static double error_factor(struct trainer *t, const struct checkpoint_state *saved)
+{
+    const struct job_training *is = &t->job->training;
+    struct job_training was = *is;
+    job_read_training(saved->job != NULL ? saved->job : "{}", &t->arena, &was);
+    int64_t micro_steps = was.gradient_accumulation_steps;
+    double samples = is->loss_normalization == LOSS_GLOBAL_TOKENS
+                         ? (double)is->batch_size_per_gpu / (double)was.batch_size_per_gpu
+                         : 1;
+    return samples * trainer_gradient_scale(t, 1, t->micro_steps) * (double)t->micro_steps /
+           (trainer_gradient_scale(t, 1, micro_steps) * (double)micro_steps);
+}
+
 /* What the communication hook kept, if this checkpoint has it for this rank of as many ranks. Otherwise the hook
  * begins anew, which is said where something is lost. All ranks find the same. */
 static int read_hook_states(struct trainer *t, struct reading *r, struct dt_error *err)
@@ -358,6 +373,7 @@ static int read_hook_states(struct trainer *t, struct reading *r, struct dt_erro
         any = any || has;
         all = all && (has || x.count == 0);
     }
+    double factor = any && all ? error_factor(t, saved) : 1;
     for (int i = 0; any && all && hook_state_at(&t->strategy, i, &x); i++) {
         const struct span span = {.tensor = x.tensor, .count = x.count};
         for (int64_t done = 0, n, most = most_of(r, x.type); done < x.count; done += n) {
@@ -366,6 +382,11 @@ static int read_hook_states(struct trainer *t, struct reading *r, struct dt_erro
             if (read_piece_of(r, hook_purpose(t, &x, purpose), &span, done, n, to, x.type, err) != 0) {
                 return -1;
             }
+        }
+        if (x.error && x.count > 0 && factor != 1) {
+            t->world->device->kernels->scale(
+                t->world->compute,
+                &(struct dt_scale_args){.x = x.data, .count = x.count, .factor = factor, .type = x.type});
         }
     }
     hook_state_loaded(&t->strategy, any && all);
