@@ -205,6 +205,7 @@ static void pack_a(float *to, const float *a, int64_t col, int64_t m, int64_t kc
 #pragma GCC unroll 4
             for (int64_t o = 0; o < STEPS; o++) {
                 memcpy(group + o * ROWS, from + o * col, ROWS * sizeof(float));
+                __builtin_prefetch(from + (o + STEPS) * col);
             }
         }
         for (; i < m; i += ROWS) {
