@@ -8,6 +8,7 @@
 #include "worker/checkpoints/hf.h"
 #include "worker/engine/pinned_window.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +84,38 @@ static void draw_part(void *drawing, int64_t part)
               (char *)d->out + (size_t)at * dt_dtype_size(type));
 }
 
+enum { /* elements that a thread reads before it takes the next ones */
+       READ_AT_ONCE = 1 << 18,
+       ROUNDED_AT_ONCE = 1 << 15 /* if they are rounded then: they stay in the cache */
+};
+
+/* Weights [first, first + count) of unit u of a folder, which threads read in parts. */
+struct loading {
+    const struct hf *hf;
+    int u;
+    int64_t first, count, at_once;
+    enum dt_dtype type;
+    void *out;
+    atomic_bool failed;
+};
+
+static void load_part(void *loading, int64_t part)
+{
+    struct loading *r = loading;
+    int64_t at = part * r->at_once, n = r->count - at < r->at_once ? r->count - at : r->at_once;
+    if (hf_read_unit(r->hf, r->u, r->first + at, n, r->type, (char *)r->out + (size_t)at * dt_dtype_size(r->type),
+                     NULL) != 0) {
+        atomic_store(&r->failed, true);
+    }
+}
+
+static int load_weights(struct loading *r, struct dt_pool *pool, struct dt_error *err)
+{
+    dt_pool_run(pool, (r->count + r->at_once - 1) / r->at_once, load_part, r);
+    /* once more, to say what is wrong first, whichever thread found it */
+    return atomic_load(&r->failed) ? hf_read_unit(r->hf, r->u, r->first, r->count, r->type, r->out, err) : 0;
+}
+
 /* Initial or given weights of what is resident of unit u, piece by piece: made where they stay,
  * or in `room` (PINNED_WINDOW_BYTES) if they are rounded then. */
 static int fill_unit(struct trainer *t, struct pinned_window *window, const struct hf *hf, int u, void *room,
@@ -102,7 +135,10 @@ static int fill_unit(struct trainer *t, struct pinned_window *window, const stru
             struct drawing d = {t, u, first + done, n, values};
             dt_pool_run(pool, (n + DRAWN_AT_ONCE - 1) / DRAWN_AT_ONCE, draw_part, &d);
         } else if (rc == 0) {
-            rc = hf_read_unit(hf, u, first + done, n, type_made(t), values, err);
+            struct loading l = {.hf = hf, .u = u, .first = first + done, .count = n, .type = type_made(t)};
+            l.at_once = room != NULL ? ROUNDED_AT_ONCE : READ_AT_ONCE;
+            l.out = values;
+            rc = load_weights(&l, pool, err);
         }
         rc = rc == 0 ? put_weights(t, window, u, first + done, n, to, values, type_made(t), err) : rc;
         home_back(part, size_bytes, window->stream);
@@ -200,7 +236,7 @@ int trainer_init_weights(struct trainer *t, struct dt_error *err)
     }
     void *room = t->strategy.precision.compute != type_made(t) ? dt_alloc(PINNED_WINDOW_BYTES) : NULL;
     struct dt_pool *pool = NULL;
-    int rc = hf == NULL ? dt_pool_open(&pool, t->world->threads, err) : 0;
+    int rc = dt_pool_open(&pool, t->world->threads, err);
     rc = rc == 0 ? pinned_window_open(&window, t->world->device, t->world->compute, err) : rc;
     for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
         rc = fill_unit(t, &window, hf, u, room, pool, err);
