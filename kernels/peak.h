@@ -23,6 +23,8 @@ struct dt_gpu_sheet {
     double link_bytes_per_s;    /* to the other GPUs of its host, each way: NVLink, or PCIe */
     double network_bytes_per_s; /* of a network card for each GPU, as it is usual beside it, each way */
     double host_bytes_per_s;    /* from and to pinned memory of the host, each way; 0: copies take no time */
+    /* No sheet says it: the GPU's share of its host's disks, read and written one at a time; 0: files take no time. */
+    double disk_bytes_per_s;
 };
 /* By name, in any case and with or without blanks and hyphens ("h100", "H100 PCIe", "a100-40gb"). False:
  * unknown; `known` (may be null) becomes a list of all names. */

@@ -6,6 +6,7 @@
 #include "kernels/cost.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #define LAUNCH_S 2.0e-6 /* between two kernels of a stream */
@@ -18,6 +19,11 @@ struct host_room {
 struct simulated_device {
     const struct dt_gpu_sheet *gpu;
     double flops_per_s, kernels_s, flops;
+    double moved_bytes;
+    struct busy { /* when the disks are busy: spans that do not touch, in order */
+        double begin_s, end_s;
+    } * busy;
+    size_t busy_count, busy_room;
     struct host_room *rooms; /* of the host's memory, `room_count` */
     size_t room_count;
 };
@@ -212,6 +218,7 @@ static bool never_failed(struct dt_stream *s, struct dt_error *err)
 static void close_device(struct dt_device *d)
 {
     free(((struct simulated_device *)d->impl)->rooms);
+    free(((struct simulated_device *)d->impl)->busy);
     free(d->impl);
 }
 
@@ -248,6 +255,48 @@ double dt_simulated_s(const struct dt_stream *s)
 void dt_simulated_busy(struct dt_stream *s, double seconds)
 {
     ((struct simulated_stream *)s)->at_s += seconds;
+}
+
+/* Takes what is free of the disks from a time on, until it is `seconds`; returns when. Streams are not enqueued in the
+ * order of their clocks, so spans behind that time may be taken. */
+static double take_disks(struct simulated_device *d, double from_s, double seconds)
+{
+    size_t first = d->busy_count, end;
+    while (first > 0 && d->busy[first - 1].end_s >= from_s) {
+        first--;
+    }
+    double at_s = from_s;
+    for (end = first; end < d->busy_count && d->busy[end].begin_s <= at_s + seconds; end++) {
+        double free_s = d->busy[end].begin_s - at_s;
+        seconds -= free_s > 0 ? free_s : 0;
+        at_s = d->busy[end].end_s;
+    }
+    at_s += seconds;
+    struct busy whole = {end > first && d->busy[first].begin_s < from_s ? d->busy[first].begin_s : from_s, at_s};
+    if (d->busy_count == d->busy_room) {
+        d->busy_room = d->busy_room * 2 + 64;
+        d->busy = dt_realloc(d->busy, d->busy_room * sizeof *d->busy);
+    }
+    memmove(&d->busy[first + 1], &d->busy[end], (d->busy_count - end) * sizeof *d->busy);
+    d->busy[first] = whole;
+    d->busy_count -= end - first;
+    d->busy_count++;
+    return at_s;
+}
+
+void dt_simulated_move(struct dt_stream *s, size_t size_bytes)
+{
+    struct simulated_device *d = s->device->impl;
+    d->moved_bytes += (double)size_bytes;
+    if (d->gpu->disk_bytes_per_s > 0) {
+        ((struct simulated_stream *)s)->at_s =
+            take_disks(d, dt_simulated_s(s), (double)size_bytes / d->gpu->disk_bytes_per_s);
+    }
+}
+
+double dt_simulated_moved_bytes(const struct dt_device *d)
+{
+    return ((const struct simulated_device *)d->impl)->moved_bytes;
 }
 
 double dt_simulated_kernels_s(const struct dt_device *d)

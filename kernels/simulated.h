@@ -15,6 +15,10 @@ void dt_simulated_open(struct dt_device *d, const struct dt_gpu_sheet *gpu, enum
 double dt_simulated_s(const struct dt_stream *s);
 /* The stream is busy for so many seconds, as with a collective. */
 void dt_simulated_busy(struct dt_stream *s, double seconds);
+/* The stream reads or writes so many bytes of a file. */
+void dt_simulated_move(struct dt_stream *s, size_t size_bytes);
+/* Bytes of all such calls since the device was opened. */
+double dt_simulated_moved_bytes(const struct dt_device *d);
 /* Sums over all kernel calls since the device was opened: seconds, and operations of products. */
 double dt_simulated_kernels_s(const struct dt_device *d);
 double dt_simulated_flops(const struct dt_device *d);

@@ -42,11 +42,14 @@ static struct figures run_ours(const struct variant *v)
                           dt_format("training.threads=%ld", v->threads),
                           dt_format("training.max_steps=%ld", v->steps),
                           dt_format("logging.log_every_n_steps=1"),
-                          dt_format("data.train=%s/train%s", v->folder, v->model ? ".safetensors" : "-*.bin")};
+                          dt_format("data.train=%s/train%s", v->folder, v->model ? ".safetensors" : "-*.bin"),
+                          dt_format("fsdp.device_mesh=[%ld,2]", v->ranks / 2)};
+    /* of one host a hybrid row would be full_shard: groups of two share the weights */
+    size_t used = sizeof sets / sizeof sets[0] - (strncmp(v->strategy, "hybrid", 6) != 0);
     char *argv[8 + 2 * sizeof sets / sizeof sets[0]] = {(char *)v->dtrun,       nproc, (char *)"train", job,
                                                         (char *)"--output_dir", out};
     int n = 6;
-    for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
+    for (size_t i = 0; i < used; i++) {
         argv[n++] = (char *)"--set";
         argv[n++] = sets[i];
     }

@@ -16,6 +16,7 @@ struct line {
     const struct strategy_row *row;
     struct simulation of;
     double device_bytes, host_bytes, tokens_per_s, mfu; /* of a GPU; and what offload puts into its host's memory */
+    double rest_s;                                      /* of a step, if files took no time */
     char level[16];
     int64_t messages;
     bool fits;
@@ -26,6 +27,7 @@ struct estimate {
     struct dt_gpu_sheet gpu;
     const struct job *job;
     int local_size, count;
+    double disk_bytes_per_s; /* of a host; 0: unknown. Known once a line has files */
     struct line lines[LINES_MOST];
     int64_t samples, needed;   /* that data.train has, and that a step takes */
     struct dt_error too_large; /* of the strategy that takes least, if none fits */
@@ -36,6 +38,33 @@ int train_estimate_local(const struct train_estimate *o)
 {
     int local = o->gpus_per_node > 0 ? o->gpus_per_node : LOCAL_DEFAULT;
     return local < o->gpus ? local : o->gpus;
+}
+
+/* The rate of files, from the first line on that has some. */
+static void know_disks(struct estimate *e, const struct trainer *t)
+{
+    const char *engine;
+    if (t->memory.plan.file_bytes > 0 && e->disk_bytes_per_s <= 0) {
+        e->disk_bytes_per_s = e->options->disk_bytes_per_s > 0
+                                  ? (double)e->options->disk_bytes_per_s
+                                  : residence_rate(&t->memory.plan, &t->job->offload, &engine);
+        e->gpu.disk_bytes_per_s = e->disk_bytes_per_s / e->local_size;
+    }
+}
+
+/* The same step where files take no time. */
+static int simulate_rest(struct estimate *e, const struct job *job, double *step_s, struct dt_error *err)
+{
+    struct dt_gpu_sheet gpu = e->gpu;
+    struct trainer t;
+    struct simulation of;
+    gpu.disk_bytes_per_s = 0;
+    if (trainer_prepare(&t, job, 0, e->options->gpus, e->local_size, DT_F32, gpu.memory_bytes, err) != 0 ||
+        trainer_simulate(&t, &gpu, e->local_size, &of, err) != 0) {
+        return -1;
+    }
+    *step_s = of.step_s;
+    return 0;
 }
 
 /* Adds a line. -1: this strategy cannot run the job so, as err says. */
@@ -67,7 +96,9 @@ static int add_line(struct estimate *e, const char *name, struct dt_error *err)
     double positions = (double)(job.training.batch_size_per_gpu * t.micro_steps * t.feeds.train.sequence_length);
     double flops = positions * job.model.ops->flops(&t.chain);
     double peak = t.strategy.precision.compute == DT_F32 ? e->gpu.fp32_flops : e->gpu.bf16_flops;
-    if (trainer_simulate(&t, &e->gpu, e->local_size, &x.of, err) != 0) {
+    know_disks(e, &t);
+    if (trainer_simulate(&t, &e->gpu, e->local_size, &x.of, err) != 0 ||
+        (x.of.moved_bytes > 0 && simulate_rest(e, &job, &x.rest_s, err) != 0)) {
         return -1;
     }
     for (int k = 0; k < DT_COLL_COUNT; k++) {
@@ -164,7 +195,12 @@ static void print_json(const struct estimate *e)
                                dt_coll_name((enum dt_coll)k), (long long)x->of.messages[k], (long long)x->of.bytes[k]);
             }
         }
-        dt_text_puts(&text, "}}");
+        dt_text_puts(&text, "}");
+        if (x->of.moved_bytes > 0) {
+            dt_text_printf(&text, ", \"files\": {\"moved_bytes\": %.0f, \"bytes_per_s\": %.0f, \"rest_s\": %.6g}",
+                           x->of.moved_bytes, e->gpu.disk_bytes_per_s, x->rest_s);
+        }
+        dt_text_puts(&text, "}");
     }
     dt_text_puts(&text, "]}\n");
     fputs(dt_text_str(&text), stdout);
@@ -201,6 +237,35 @@ static void print_table(const struct estimate *e)
             (void)printf("%-*s %s of the host's memory for each GPU\n", width, x->name,
                          dt_text_bytes(x->host_bytes, memory, sizeof memory));
         }
+    }
+}
+
+/* What offload to files costs, and whether the disks or all else bounds the step. */
+static void print_files(const struct estimate *e)
+{
+    char bytes[32], rate[32];
+    bool some = false;
+    for (int i = 0; i < e->count; i++) {
+        const struct line *x = &e->lines[i];
+        double files_s = e->gpu.disk_bytes_per_s > 0 ? x->of.moved_bytes / e->gpu.disk_bytes_per_s : 0;
+        if (x->of.moved_bytes <= 0) {
+            continue;
+        }
+        (void)printf("%s%s: a GPU reads and writes %s of files in a step: ", some ? "" : "\n", x->name,
+                     dt_text_bytes(x->of.moved_bytes, bytes, sizeof bytes));
+        some = true;
+        if (files_s > 0) {
+            (void)printf("%.5g ms,\n    where all else takes %.5g ms: %s bound%s the step\n", files_s * 1e3,
+                         x->rest_s * 1e3, files_s > x->rest_s ? "the disks" : "all else",
+                         files_s > x->rest_s ? "" : "s");
+        } else {
+            (void)printf("at no\n    cost here; give --disk\n");
+        }
+    }
+    if (some && e->disk_bytes_per_s > 0) {
+        (void)printf("the disks of a host: %s/s, %s\n", dt_text_bytes(e->disk_bytes_per_s, rate, sizeof rate),
+                     e->options->disk_bytes_per_s > 0 ? "as --disk says"
+                                                      : "as a short test in offload.nvme_path gave here");
     }
 }
 
@@ -246,6 +311,7 @@ int train_estimate(const struct train_estimate *o, const struct job *job, bool j
         print_json(&e);
     } else {
         print_table(&e);
+        print_files(&e);
         print_advice(&e);
     }
     if (best_of(&e) == NULL) {

@@ -7,8 +7,9 @@
 
 struct train_estimate { /* the options; 0, null: not given */
     int gpus, gpus_per_node;
-    const char *gpu;        /* name of a data sheet */
-    const char *strategies; /* "all", or names between commas; null: the job's own */
+    int64_t disk_bytes_per_s; /* of a host's disks; 0: what a short test measures here */
+    const char *gpu;          /* name of a data sheet */
+    const char *strategies;   /* "all", or names between commas; null: the job's own */
 };
 
 /* Ranks on a host: gpus_per_node, or 8, or all if they are fewer. */

@@ -1,6 +1,7 @@
 /* See the header. */
 #include "cmd/train/options.h"
 
+#include "base/size.h"
 #include "base/text.h"
 #include "cmd/train/answer.h"
 #include "worker/engine/world.h"
@@ -24,6 +25,8 @@ static const char usage[] = "usage: train [options] job.json\n"
                             "                     elsewhere: memory, messages, bytes, time of a step\n"
                             "  --gpu NAME         with --gpus: the kind of GPU [H100]\n"
                             "  --gpus_per_node N  with --gpus: GPUs of a host [8]\n"
+                            "  --disk RATE        with --gpus: bytes per second of a host's disks, e.g. 12GB,\n"
+                            "                     for offload to files [what a short test gives here]\n"
                             "  --strategy NAMES   with --gpus: all, or some with commas between; a line each,\n"
                             "                     and which one to take [the job's own]\n"
                             "  --print-config     print every value of the job and where it comes from\n"
@@ -86,6 +89,7 @@ enum {
     OPT_GPUS,
     OPT_GPU,
     OPT_GPUS_PER_NODE,
+    OPT_DISK,
     OPT_STRATEGY,
     OPT_PRINT,
     OPT_SET,
@@ -127,6 +131,7 @@ static const struct option long_options[] = {
     {"gpu", required_argument, NULL, OPT_GPU},
     {"gpus_per_node", required_argument, NULL, OPT_GPUS_PER_NODE},
     {"gpus-per-node", required_argument, NULL, OPT_GPUS_PER_NODE},
+    {"disk", required_argument, NULL, OPT_DISK},
     {"strategy", required_argument, NULL, OPT_STRATEGY},
     {"print-config", no_argument, NULL, OPT_PRINT},
     {"print_config", no_argument, NULL, OPT_PRINT},
@@ -337,13 +342,15 @@ int train_read_options(struct train_options *o, int argc, char **argv)
                 seed_draws(o);
             }
             const struct train_estimate *e = &o->estimate;
-            if (e->gpus > 0 ? !o->plan || o->nproc > 0
-                            : e->gpu != NULL || e->gpus_per_node > 0 || e->strategies != NULL) {
-                fprintf(stderr, "train: %s\n",
-                        e->gpus > 0
-                            ? "--gpus: only with --plan, and without --nproc"
-                            : "--gpu, --gpus_per_node, --strategy: only with --plan --gpus N (the strategy of a "
-                              "run: --mode NAME)");
+            if (e->gpus > 0
+                    ? !o->plan || o->nproc > 0
+                    : e->gpu != NULL || e->gpus_per_node > 0 || e->disk_bytes_per_s > 0 || e->strategies != NULL) {
+                fprintf(
+                    stderr, "train: %s\n",
+                    e->gpus > 0
+                        ? "--gpus: only with --plan, and without --nproc"
+                        : "--gpu, --gpus_per_node, --disk, --strategy: only with --plan --gpus N (the strategy of a "
+                          "run: --mode NAME)");
                 return DT_EXIT_USAGE;
             }
             if ((o->nproc > 0 || (o->json && o->generate.path == NULL)) && !o->plan) {
@@ -459,6 +466,12 @@ int train_read_options(struct train_options *o, int argc, char **argv)
             break;
         case OPT_GPUS_PER_NODE:
             if (!read_ranks("--gpus_per_node", &o->estimate.gpus_per_node)) {
+                return DT_EXIT_USAGE;
+            }
+            break;
+        case OPT_DISK:
+            if (!dt_parse_bytes(optarg, &o->estimate.disk_bytes_per_s)) {
+                fprintf(stderr, "train: --disk: %s: give bytes per second, such as 12GB\n", optarg);
                 return DT_EXIT_USAGE;
             }
             break;

@@ -1,8 +1,8 @@
 /* The row `matmul`. The rows of c are cut into slices, which the pool's threads take one by one.
  * One thread computes a slice, by oneDNN or by our own plain product. A thread that works alone
- * takes all rows as one slice, which saves 5 % of wide products. It does not when the number of
- * rows changes the order of an element's sum (test_kernels compares the bits). If there are fewer
- * slices than threads, our own product cuts the columns. */
+ * takes all rows as one slice, which saves 5 % of wide products, and several take two slices each. They do
+ * not when the number of rows changes the order of an element's sum (test_kernels compares the bits). If
+ * there are fewer slices than threads, our own product cuts the columns. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pool.h"
 
@@ -151,13 +151,16 @@ static int run(struct dt_stream *s, void *args, struct dt_error *err)
         return 0;
     }
     /* oneDNN's transposed `a` is transposed slice by slice, so that a slice stays in the cache. */
-    bool whole = dt_pool_size(dt_cpu_pool(s)) == 1 && (!a->a_transposed || e->whole_transposed) && !half &&
-                 (e->rows_change_bits == NULL || !e->rows_change_bits());
-    int64_t most = half && a->a_transposed ? SLICE_ROWS / 2 : SLICE_ROWS, count = whole ? 1 : (a->m + most - 1) / most;
+    bool free_rows =
+        (!a->a_transposed || e->whole_transposed) && !half && (e->rows_change_bits == NULL || !e->rows_change_bits());
+    int64_t threads = dt_pool_size(dt_cpu_pool(s)), most = half && a->a_transposed ? SLICE_ROWS / 2 : SLICE_ROWS,
+            count = threads == 1 && free_rows ? 1 : (a->m + most - 1) / most;
+    if (free_rows && count > 2 * threads) { /* each slice packs b anew */
+        count = 2 * threads;
+    }
     x.rows = ((a->m + count - 1) / count + 63) / 64 * 64;
     count = (a->m + x.rows - 1) / x.rows;
-    int64_t threads = dt_pool_size(dt_cpu_pool(s)),
-            beside = count < threads && columns_keep_bits(e, a->type) ? threads : 1;
+    int64_t beside = count < threads && columns_keep_bits(e, a->type) ? threads : 1;
     x.cols = ((a->n + beside - 1) / beside + 63) / 64 * 64;
     x.columns = (a->n + x.cols - 1) / x.cols;
     dt_pool_run(dt_cpu_pool(s), count * x.columns, one_slice, &x);

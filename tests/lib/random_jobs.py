@@ -431,10 +431,9 @@ def draw_hook(r, job, ranks):
         job["ddp"]["comm_wrapper"] = "bf16_compress"
 
 
-def remembers_more(job):
-    """A window of the last steps, or a mean that no checkpoint has: a run that goes on is another one."""
-    t = job["training"]
-    return any(k in t for k in ("skip_update_lossz", "skip_update_gradz", "loss_guard_factor"))
+def rolls_back(job):
+    """To the newest checkpoint, and so many times in a round: a run that was disturbed has others."""
+    return job["training"].get("loss_guard_action") == "rollback"
 
 
 GOES_ON = ("cut", "stopped", "killed", "crashed", "full")
@@ -453,7 +452,7 @@ def draw(seed):
         job["training"].pop("overfit_batches", None)
         if job["training"]["precision"] == "64-true":
             job["training"]["precision"] = "32-true"
-    if kind in GOES_ON and (remembers_more(job) or (kind != "cut" and job["training"]["precision"] == "64-true")):  # checkpoints hold fp32
+    if kind in GOES_ON and kind != "cut" and (rolls_back(job) or job["training"]["precision"] == "64-true"):  # checkpoints hold fp32
         kind = "same"
     whole = False
     if kind != "near" and r.random() < 0.15:

@@ -134,6 +134,15 @@ static bool breaks(const struct softgpu_entry *e)
     return limit > 0 && e->copy.size_bytes >= (size_t)limit && softgpu_find(e->copy.dst, 1, nullptr) == SOFTGPU_PINNED;
 }
 
+/* SOFTGPU_COPY_US: how long a copy of 1 KiB or more to the host takes. */
+static void take_time(const struct softgpu_entry *e)
+{
+    long us = e->copy.size_bytes >= 1024 ? softgpu_setting("SOFTGPU_COPY_US", 0) : 0;
+    if (us > 0 && softgpu_find(e->copy.dst, 1, nullptr) == SOFTGPU_PINNED) {
+        usleep((useconds_t)us);
+    }
+}
+
 static void run_node(const struct softgpu_entry *e, const void *call, void *stream);
 
 static void run_entry(struct softgpu_stream *s, const struct softgpu_entry *e, const void *call)
@@ -151,6 +160,7 @@ static void run_entry(struct softgpu_stream *s, const struct softgpu_entry *e, c
         break;
     }
     case SOFTGPU_COPY:
+        take_time(e);
         softgpu_copy_bytes(e->copy.dst, e->copy.src, e->copy.size_bytes);
         break;
     case SOFTGPU_SET:

@@ -13,6 +13,7 @@
 #include "worker/data/data.h"
 #include "worker/model/block.h"
 #include "worker/engine/horizon.h"
+#include "worker/engine/outliers.h"
 #include "worker/engine/scaler.h"
 #include "worker/engine/schedules/plateau.h"
 #include "worker/engine/stopping.h"
@@ -62,11 +63,12 @@ struct checkpoint_state {
     int64_t optimizer_steps; /* the optimizer's step count */
     /* of.micro_batch 0: unknown, because an older version has saved it */
     struct horizon horizon;
-    struct scaler_state scaler; /* scale 0: there is none */
-    struct plateau plateau;     /* checks 0: the schedule does not look at evaluations */
-    struct stopper stopper;     /* checks 0: early_stopping has seen none */
-    struct best_list best;      /* of checkpointing.save_top_k, with this one where it is one of them */
-    double trained_s;           /* seconds of training, over all starts */
+    struct scaler_state scaler;    /* scale 0: there is none */
+    struct outlier_steps outliers; /* kept 0: none */
+    struct plateau plateau;        /* checks 0: the schedule does not look at evaluations */
+    struct stopper stopper;        /* checks 0: early_stopping has seen none */
+    struct best_list best;         /* of checkpointing.save_top_k, with this one where it is one of them */
+    double trained_s;              /* seconds of training, over all starts */
     int64_t seed;
     uint64_t data_hash;
     const struct data_file *data; /* the files of data.train */

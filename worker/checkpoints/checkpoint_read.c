@@ -180,6 +180,13 @@ static int check_blocks(struct checkpoint *c, int i, int64_t first, int64_t coun
     return 0;
 }
 
+/* Gives back the pages of elements [first, first + count) of slice i. The kernel's cache keeps them. */
+static void leave(const struct checkpoint *c, int i, int64_t first, int64_t count)
+{
+    st_leave(c->files[c->manifest.slices[i].file], (const float *)c->data[i]->data + first,
+             (size_t)count * sizeof(float));
+}
+
 void checkpoint_progress(struct checkpoint *c, void (*tell)(void *context), void *context)
 {
     c->tell = tell;
@@ -234,6 +241,7 @@ int checkpoint_read(struct checkpoint *c, const char *purpose, const char *name,
         }
         memcpy(out + (from - first), (const float *)c->data[i]->data + (from - s->first),
                (size_t)(to - from) * sizeof(float));
+        leave(c, i, from - s->first, to - from);
     }
     return 0;
 }
@@ -274,6 +282,7 @@ int checkpoint_verify_part(struct checkpoint *c, int part, int parts, struct dt_
             if (check_blocks(c, i, from * per_block, last - from * per_block, err) != 0) {
                 return -1;
             }
+            leave(c, i, from * per_block, last - from * per_block);
         }
     }
     return 0;
@@ -287,6 +296,7 @@ int checkpoint_verify(struct checkpoint *c, struct dt_error *err)
 int checkpoint_hash(struct checkpoint *c, char out[33], struct dt_error *err)
 {
     const struct manifest *m = &c->manifest;
+    const int64_t per_block = MANIFEST_BLOCK_BYTES / (int64_t)sizeof(float);
     XXH3_state_t *state = XXH3_createState();
     int result = -1;
     (void)XXH3_128bits_reset(state);
@@ -302,10 +312,14 @@ int checkpoint_hash(struct checkpoint *c, char out[33], struct dt_error *err)
         (void)XXH3_128bits_update(state, head.data, head.size + 1);
         dt_text_clear(&head);
         for (int s = manifest_slice_at(m, "weight", tensor, 0); manifest_slice_is(m, s, "weight", tensor); s++) {
-            if (check_blocks(c, s, 0, m->slices[s].count, err) != 0) {
-                goto out;
+            for (int64_t at = 0, n; at < m->slices[s].count; at += n) {
+                n = m->slices[s].count - at < per_block ? m->slices[s].count - at : per_block;
+                if (check_blocks(c, s, at, n, err) != 0) {
+                    goto out;
+                }
+                (void)XXH3_128bits_update(state, (const float *)c->data[s]->data + at, (size_t)n * sizeof(float));
+                leave(c, s, at, n);
             }
-            (void)XXH3_128bits_update(state, c->data[s]->data, (size_t)m->slices[s].count * sizeof(float));
         }
     }
     XXH128_hash_t hash = XXH3_128bits_digest(state);

@@ -49,6 +49,23 @@ static void put_stopper(struct dt_text *out, const struct stopper *s)
     }
 }
 
+static void put_values(struct dt_text *out, const char *key, const double *x, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        dt_text_printf(out, "%s%.17g", i == 0 ? key : ",", x[i]);
+    }
+}
+
+static void put_outliers(struct dt_text *out, const struct outlier_steps *x)
+{
+    if (x->kept > 0) {
+        dt_text_printf(out, ",\n\"outliers\":{\"count\":%" PRId64, x->count);
+        put_values(out, ",\"loss\":[", x->loss, x->kept);
+        put_values(out, "],\"norm\":[", x->norm, x->kept);
+        dt_text_puts(out, "]}");
+    }
+}
+
 static void put_best(struct dt_text *out, const struct best_list *l)
 {
     if (l->seen == 0) {
@@ -90,6 +107,7 @@ void manifest_head(struct dt_text *out, const struct checkpoint_state *state)
                        ",\"skipped_samples\":%" PRId64 "}",
                        x->scale, x->seen, x->last, x->hysteresis, x->good, x->skipped, x->skipped_samples);
     }
+    put_outliers(out, &state->outliers);
     const struct plateau *p = &state->plateau;
     if (p->checks > 0) {
         dt_text_printf(out,
@@ -289,6 +307,42 @@ static int read_stopping(struct checkpoint_state *s, const cJSON *root, struct d
     return 0;
 }
 
+/* Null: not so many finite numbers. */
+static const double *read_values(struct dt_arena *arena, const cJSON *list, int64_t count)
+{
+    double *out = dt_arena_alloc(arena, (size_t)count * sizeof *out + 1);
+    const cJSON *item;
+    int64_t i = 0;
+    cJSON_ArrayForEach(item, list)
+    {
+        if (i == count || !cJSON_IsNumber(item) || !isfinite(item->valuedouble)) {
+            return NULL;
+        }
+        out[i++] = item->valuedouble;
+    }
+    return i == count ? out : NULL;
+}
+
+/* Reads the steps that the next ones are compared with, which older versions did not keep. */
+static int read_outliers(struct manifest *m, const cJSON *root, struct dt_error *err)
+{
+    struct outlier_steps *x = &m->state.outliers;
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, "outliers"),
+                *loss = cJSON_GetObjectItemCaseSensitive(item, "loss");
+    if (item == NULL) {
+        return 0;
+    }
+    if (manifest_read_count(item, "count", &x->count, err) != 0) {
+        return dt_wrap(err, "outliers");
+    }
+    x->kept = cJSON_GetArraySize(loss);
+    x->loss = read_values(&m->arena, loss, x->kept);
+    x->norm = read_values(&m->arena, cJSON_GetObjectItemCaseSensitive(item, "norm"), x->kept);
+    return x->kept >= 1 && x->kept <= x->count && x->loss != NULL && x->norm != NULL
+               ? 0
+               : dt_fail(err, DT_INVALID, "outliers: loss or norm: not as many numbers as there should be");
+}
+
 /* Reads the state of the loss scale, which only runs in F16 have. */
 static int read_scaler(struct scaler_state *x, const cJSON *root, struct dt_error *err)
 {
@@ -335,7 +389,8 @@ int manifest_read_state(struct manifest *m, const cJSON *root, struct dt_error *
         manifest_read_count(root, "optimizer_steps", &s->optimizer_steps, err) != 0 ||
         manifest_read_count(root, "ranks", &ranks, err) != 0 || manifest_read_count(root, "round", &round, err) != 0 ||
         read_horizon(&s->horizon, root, err) != 0 || read_scaler(&s->scaler, root, err) != 0 ||
-        read_plateau(&s->plateau, root, err) != 0 || read_stopping(s, root, err) != 0) {
+        read_outliers(m, root, err) != 0 || read_plateau(&s->plateau, root, err) != 0 ||
+        read_stopping(s, root, err) != 0) {
         return -1;
     }
     s->blank_steps = steps_left_over(s);

@@ -2,6 +2,7 @@
  * is copied before it is used. Only the pages of the elements are touched. */
 #include "worker/data/safetensors.h"
 
+#include "kernels/cpu/past_cache.h"
 #include "kernels/kernels.h"
 
 #include <stdbool.h>
@@ -41,8 +42,18 @@ static int read_real(const struct st_file *f, const struct st_tensor *t, int64_t
     }
     size_t width = dt_dtype_size(t->type);
     const char *from = (const char *)t->data + (size_t)first * width;
+    size_t size = (size_t)count * dt_dtype_size(to);
+    bool large = size >= DT_PAST_CACHE_BYTES;
     if (t->type == to && count > 0) {
-        memcpy(out, from, (size_t)count * width);
+        if (large) {
+            dt_copy_past_cache(out, from, size);
+        } else {
+            memcpy(out, from, size);
+        }
+        return 0;
+    }
+    if (large && t->type == DT_BF16 && to == DT_F32) {
+        dt_widen_past_cache(out, from, count);
         return 0;
     }
     _Alignas(64) double block[BLOCK];

@@ -65,3 +65,19 @@ enum outlier outliers_judge(struct outliers *o, double loss, double norm, double
     *score = o->skip_grad_z > 0 ? deviations(o->norm, o->window, norm) : 0;
     return o->skip_grad_z > 0 && *score > o->skip_grad_z ? OUTLIER_GRAD_Z : OUTLIER_NONE;
 }
+
+struct outlier_steps outliers_steps(const struct outliers *o)
+{
+    return (struct outlier_steps){o->count, o->count < o->window ? o->count : o->window, o->loss, o->norm};
+}
+
+void outliers_resume(struct outliers *o, const struct outlier_steps *from)
+{
+    int64_t n = from->kept < o->window ? from->kept : o->window;
+    /* of the same window each step has its old place, so that sums are added up in the same order */
+    o->count = from->kept == o->window ? from->count : n;
+    for (int64_t i = 1; i <= n; i++) {
+        o->loss[(o->count - i) % o->window] = from->loss[(from->count - i) % from->kept];
+        o->norm[(o->count - i) % o->window] = from->norm[(from->count - i) % from->kept];
+    }
+}

@@ -14,11 +14,22 @@ struct outliers {
     double skip_loss_z, skip_grad_z, guard_factor;
 };
 
+/* The steps that are looked back at, as a checkpoint keeps them: as many of each as `kept`, the step number
+ * count - 1 last, at place (count - 1) % kept. kept 0: none. */
+struct outlier_steps {
+    int64_t count, kept;
+    const double *loss, *norm;
+};
+
 /* Zeroed if the job asks for nothing. Memory is of the arena. */
 void outliers_open(struct outliers *o, const struct job_training *job, struct dt_arena *arena);
 /* Adds a step, whatever it is. *score: how many standard deviations, or how many times the median. The
  * first `window` steps pass. As llm.c's detector, whose window has the step itself; the median is of the
  * steps before it. */
 enum outlier outliers_judge(struct outliers *o, double loss, double norm, double *score);
+/* Lends what there is; it is good until the next step is judged. */
+struct outlier_steps outliers_steps(const struct outliers *o);
+/* The next step is judged as in the run that kept these. Of more steps than the window has the newest count. */
+void outliers_resume(struct outliers *o, const struct outlier_steps *from);
 
 #endif

@@ -182,13 +182,14 @@ static void simulate_step(struct trainer *t, struct trainer_feed *feed, int64_t 
     struct world *w = t->world;
     for (int i = 0; i < STEPS; i++) {
         double begin_s = dt_simulated_s(w->compute), kernels_s = dt_simulated_kernels_s(w->device),
-               flops = dt_simulated_flops(w->device);
+               flops = dt_simulated_flops(w->device), moved_bytes = dt_simulated_moved_bytes(w->device);
         *out = (struct simulation){.step_s = 0};
         t->stepper.begun = number;
         trainer_enqueue(t, feed, &t->stepper.pending[0]);
         out->step_s = dt_simulated_s(w->compute) - begin_s;
         out->kernels_s = dt_simulated_kernels_s(w->device) - kernels_s;
         out->flops = dt_simulated_flops(w->device) - flops;
+        out->moved_bytes = dt_simulated_moved_bytes(w->device) - moved_bytes;
     }
 }
 
@@ -198,6 +199,7 @@ static void mix(struct simulation *out, const struct simulation *rare, int64_t p
     double share = 1 / (double)period;
     out->step_s += (rare->step_s - out->step_s) * share;
     out->kernels_s += (rare->kernels_s - out->kernels_s) * share;
+    out->moved_bytes += (rare->moved_bytes - out->moved_bytes) * share;
     out->sent_bytes += (rare->sent_bytes - out->sent_bytes) * share;
     out->across_bytes += (rare->across_bytes - out->across_bytes) * share;
     for (int i = 0; i < DT_COLL_COUNT; i++) {

@@ -14,6 +14,7 @@ struct simulation {
     int64_t messages[DT_COLL_COUNT]; /* of a step, and the bytes of their whole buffers: struct dt_comm_stats */
     int64_t bytes[DT_COLL_COUNT];
     double sent_bytes, across_bytes; /* of a rank by rings, in all; of these, to other hosts */
+    double moved_bytes;              /* from and to files */
 };
 
 /* Simulates steps of rank 0 of a trainer that trainer_prepare has prepared, with local_size ranks on each

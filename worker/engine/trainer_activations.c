@@ -122,9 +122,9 @@ void activations_bring(struct trainer *t, const struct block *b, enum pass_phase
     }
     give_back(t, a->held);
     a->held = -1;
-    bring(t, b->index, HOME_READ);
+    bring(t, b->index, HOME_SPEND); /* backward writes gradients over what a block has kept */
     if (b->index > 0 && (b->index + 1 == t->chain.block_count || b->reads_x) && b[-1].y_memory >= 0) {
-        bring(t, b->index - 1, HOME_READ);
+        bring(t, b->index - 1, HOME_SPEND);
     }
     while (next >= 0 && (!rests(t, next) || a->here[next])) {
         next--;

@@ -122,8 +122,8 @@ static int end_documents(struct trainer *t, struct dt_error *err)
     const struct job_data *job = &t->job->data;
     int64_t end = job->document_end;
     int first = t->job->evaluates ? 0 : -1, count = job->document_mask ? t->feeds.val_count : first;
-    const char *ends = first < 0 ? job->train.words : job->val.of[0].from.words; /* what told us of `end` */
-    for (int i = first; i < count; i++) {                                        /* -1: data.train */
+    const char *ends = "";                /* the first source that says `end` */
+    for (int i = first; i < count; i++) { /* -1: data.train */
         const struct data_source *s = i < 0 ? &t->feeds.train : &t->feeds.val[i].data;
         const char *words = i < 0 ? job->train.words : job->val.of[i].from.words;
         int64_t own = job->document_end < 0 ? s->document_end : end;

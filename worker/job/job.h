@@ -224,6 +224,7 @@ struct job {
     struct job_checkpointing {
         int64_t save_every_n_steps; /* 0: only at the end */
         double save_every_n_epochs; /* 0: by steps alone */
+        double save_every_n_seconds;
         int64_t keep_last_n;        /* 0: all */
         const char *resume;         /* "auto", "never", or a folder of a checkpoint */
         const char *accept;         /* "training.learning_rate,data.train": full keys of

@@ -83,8 +83,9 @@ static void check_length(struct job *job, struct dt_config *c)
         dt_config_problem(c, "training.min_epochs", "%g is more than training.num_epochs %g (%s); lower it",
                           t->min_epochs, t->num_epochs, dt_config_source(c, "training.num_epochs"));
     }
-    if (t->guard_action == GUARD_ROLLBACK && job->checkpointing.save_every_n_steps == 0 &&
-        job->checkpointing.save_every_n_epochs == 0) {
+    const struct job_checkpointing *saves = &job->checkpointing;
+    if (t->guard_action == GUARD_ROLLBACK && saves->save_every_n_steps == 0 && saves->save_every_n_epochs == 0 &&
+        saves->save_every_n_seconds == 0) {
         dt_config_problem(c, "training.loss_guard_action",
                           "rollback needs a checkpoint to go back to; give checkpointing.save_every_n_steps");
     }

@@ -536,6 +536,10 @@ static const struct dt_field checkpointing_fields[] = {
      "epochs between checkpoints, also parts of one (0.25); save_every_n_steps is then 0 unless it is given; 0: by "
      "steps",
      AT(save_every_n_epochs), &epochs},
+    {"save_every_n_seconds", "0",
+     "seconds of training between checkpoints, by rank 0's clock; save_every_n_steps is then 0 unless it is given; 0: "
+     "by no clock",
+     AT(save_every_n_seconds), &seconds},
     {"keep_last_n", "3", "how many to keep; 0: all", AT(keep_last_n), &kept},
     {"resume", "\"auto\"", "auto, never, or the checkpoint to begin with: its folder, or its name in this run",
      AT(resume), &string},

@@ -146,9 +146,11 @@ void job_check_stopping(struct job *job, struct dt_config *c)
 {
     struct job_checkpointing *s = &job->checkpointing;
     struct job_training *t = &job->training;
-    if (s->save_every_n_epochs > 0 && dt_config_where(c, "checkpointing.save_every_n_steps") == NULL) {
+    bool by_clock = s->save_every_n_seconds > 0;
+    if ((s->save_every_n_epochs > 0 || by_clock) && dt_config_where(c, "checkpointing.save_every_n_steps") == NULL) {
         s->save_every_n_steps = 0;
-        dt_config_derived(c, "checkpointing.save_every_n_steps", "checkpointing.save_every_n_epochs");
+        dt_config_derived(c, "checkpointing.save_every_n_steps",
+                          by_clock ? "checkpointing.save_every_n_seconds" : "checkpointing.save_every_n_epochs");
     }
     if (t->eval_every_n_epochs > 0 && job->data.val.count == 0) {
         dt_config_problem(c, "training.eval_every_n_epochs", "there is nothing to evaluate on; give data.val");

@@ -95,6 +95,12 @@ bool trainer_save_runs(const struct trainer *t);
 int64_t trainer_save_step(const struct trainer *t);
 /* Waits until the save under way is over: as trainer_save, whose errors these are. */
 int trainer_save_end(struct trainer *t, struct dt_error *err);
+/* trainer_saves.c: saves as the loop asks for them. What the disk refuses costs a warning. */
+/* Saves the state after the run's step, or begins to, as the job says. last: the run ends here; it is tried twice, and
+ * what the disk refuses ends the run. All ranks together. */
+int trainer_save_due(struct trainer *t, bool last, struct dt_error *err);
+/* The save beside training, if there is one: waits for its end, or looks whether it is over. */
+int trainer_end_save(struct trainer *t, bool wait, struct dt_error *err);
 /* trainer_snapshot.c: the state in memory that outlives this worker, if the job wants that. */
 /* After trainer_prepare: counts the memory that they take beside the plan. */
 void trainer_plan_snapshots(struct trainer *t);

@@ -46,6 +46,7 @@ void trainer_take_place(struct trainer *t, const struct checkpoint_state *state,
     t->run.position = state->position;
     t->run.tokens = state->tokens;
     t->run.plateau = state->plateau;
+    outliers_resume(&t->stepper.outliers, &state->outliers);
     trainer_resume_stopping(t, state);
     const struct batch_split last = {was.batch_size_per_gpu * state->ranks, job_accumulation(&was, state->epoch)};
     bool known = state->horizon.of.micro_batch > 0;

@@ -67,7 +67,9 @@ void trainer_check_disk(struct trainer *t)
     int there = 0;
     double free_bytes = dt_file_free_bytes(job->checkpoint_dir);
     /* nobody knows how many there will be before a time is over */
-    bool timed = t->job->training.max_time_s > 0 && job->keep_last_n == 0;
+    bool by_clock = job->save_every_n_seconds > 0,
+         timed = (t->job->training.max_time_s > 0 || by_clock) && job->keep_last_n == 0;
+    saves = by_clock ? left : saves;
     if (saves <= 0 || free_bytes < 0 || timed || checkpoint_steps(job->checkpoint_dir, &steps, &there, NULL) != 0) {
         return;
     }

@@ -260,6 +260,7 @@ struct checkpoint_state save_state(const struct trainer *t)
                                      .optimizer_steps = t->optimizer.steps,
                                      .horizon = trainer_horizon(t),
                                      .scaler = t->run.scaler,
+                                     .outliers = outliers_steps(&t->stepper.outliers),
                                      .plateau = t->run.plateau,
                                      .stopper = t->run.stopper,
                                      .best = t->run.best,

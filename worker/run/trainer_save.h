@@ -28,7 +28,7 @@ struct save_slices {
 void save_list_slices(struct trainer *t, enum save_for what, const struct checkpoint_reader *reader,
                       struct save_slices *out);
 void save_free_slices(struct save_slices *x);
-/* The state as it is now. What it points to belongs to t, and does not change. */
+/* The state as it is now. What it points to belongs to t, and does not change but for `outliers`. */
 struct checkpoint_state save_state(const struct trainer *t);
 /* Every rank: rank 0 completes the checkpoint when it has all entries, and all ranks hear how that went.
  * failure: why this rank has no entry; null: it has. Of t it uses job, rank, size, world and saver.tries. */

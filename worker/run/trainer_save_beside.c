@@ -35,10 +35,12 @@ struct save_beside {
     struct trainer *training;
     struct dt_stream *stream; /* of the thread's copies */
     struct checkpoint_reader reader;
+    double *steps; /* what the state has of the last steps, which the next one changes */
     float *floats; /* CHECKPOINT_PIECE: elements of the copy that are not F32 */
     double begin_s, pause_s;
     pthread_t thread;
     _Atomic bool done;
+    bool lost; /* the device failed, not the disk */
     int rc;
     struct dt_error err;
 };
@@ -110,14 +112,27 @@ static void list_copies(struct save_beside *b)
     }
 }
 
-/* Elements of the copy as F32. */
+static void copy_steps(struct save_beside *b)
+{
+    struct outlier_steps *x = &b->state.outliers;
+    if (x->kept > 0) {
+        size_t size_bytes = (size_t)x->kept * sizeof *b->steps;
+        b->steps = dt_alloc(2 * size_bytes);
+        x->loss = memcpy(b->steps, x->loss, size_bytes);
+        x->norm = memcpy(b->steps + x->kept, x->norm, size_bytes);
+    }
+}
+
+/* Elements of the copy as F32. A round that is over leaves the file unfinished: the next one waits for this rank. */
 static int read_copy(void *context, const void *at, int64_t first, int64_t count, const float **out,
                      struct dt_error *err)
 {
     struct save_beside *b = context;
     const struct save_source *from = at;
     const void *values = b->copies[from - b->slices.from] + (size_t)first * dt_dtype_size(from->type);
-    (void)err;
+    if (atomic_load(&b->training->world->page->order) == DT_ORDER_ABORT) {
+        return dt_fail(err, DT_STOPPED, "the round was ended");
+    }
     *out = values;
     if (from->type != DT_F32) {
         dt_cpu_cast(&(struct dt_cast_args){b->floats, values, count, DT_F32, from->type});
@@ -135,11 +150,15 @@ static void *write_copy(void *context)
     struct dt_error why;
     dt_text_init(&entry);
     copy_slices(b, true, b->stream);
-    bool written = dt_stream_finish(b->stream, COPY_TIMEOUT_S, &why) == 0;
+    b->lost = dt_stream_finish(b->stream, COPY_TIMEOUT_S, &b->err) != 0;
     atomic_store(&b->training->stepper.copying, false);
-    written = written && checkpoint_write_slices(b->side.job->checkpointing.checkpoint_dir, &b->state, b->side.rank,
-                                                 b->side.size, b->slices.slice, b->slices.count, &entry, &why) == 0;
-    b->rc = save_agree(&b->side, &b->state, &entry, written ? NULL : &why, &b->err);
+    if (b->lost) { /* nobody hears of it as of a disk: this rank ends, and with it the round */
+        b->rc = -1;
+    } else {
+        bool written = checkpoint_write_slices(b->side.job->checkpointing.checkpoint_dir, &b->state, b->side.rank,
+                                               b->side.size, b->slices.slice, b->slices.count, &entry, &why) == 0;
+        b->rc = save_agree(&b->side, &b->state, &entry, written ? NULL : &why, &b->err);
+    }
     dt_text_clear(&entry);
     atomic_store(&b->done, true);
     return NULL;
@@ -152,6 +171,7 @@ static void free_beside(struct trainer *t)
     dt_store_close(b->world.store);
     dt_stream_close(b->stream);
     free(b->copies);
+    free(b->steps);
     free(b->floats);
     free(b);
     t->saver.beside = NULL;
@@ -194,6 +214,7 @@ int trainer_save_begin(struct trainer *t, struct dt_error *err)
     b->begin_s = dt_now_s();
     atomic_store(&t->world->page->save_begin_s, b->begin_s);
     b->state = save_state(t);
+    copy_steps(b);
     b->floats = dt_alloc(CHECKPOINT_PIECE * sizeof *b->floats);
     b->reader = (struct checkpoint_reader){.read = read_copy, .context = b};
     list_copies(b);
@@ -228,6 +249,7 @@ int trainer_save_end(struct trainer *t, struct dt_error *err)
     (void)pthread_join(b->thread, NULL);
     int rc = b->rc;
     *err = b->err;
+    t->lost = t->lost || b->lost;
     if (rc == 0) {
         save_done(t, b->state.step, b->begin_s, b->pause_s + t->stepper.copy_wait_s);
     }

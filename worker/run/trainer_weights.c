@@ -8,6 +8,7 @@
 #include "worker/checkpoints/hf.h"
 #include "worker/engine/pinned_window.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,6 +84,38 @@ static void draw_part(void *drawing, int64_t part)
               (char *)d->out + (size_t)at * dt_dtype_size(type));
 }
 
+enum { /* elements that a thread reads before it takes the next ones */
+       READ_AT_ONCE = 1 << 18,
+       ROUNDED_AT_ONCE = 1 << 15 /* if they are rounded then: they stay in the cache */
+};
+
+/* Weights [first, first + count) of unit u of a folder, which threads read in parts. */
+struct loading {
+    const struct hf *hf;
+    int u;
+    int64_t first, count, at_once;
+    enum dt_dtype type;
+    void *out;
+    atomic_bool failed;
+};
+
+static void load_part(void *loading, int64_t part)
+{
+    struct loading *r = loading;
+    int64_t at = part * r->at_once, n = r->count - at < r->at_once ? r->count - at : r->at_once;
+    if (hf_read_unit(r->hf, r->u, r->first + at, n, r->type, (char *)r->out + (size_t)at * dt_dtype_size(r->type),
+                     NULL) != 0) {
+        atomic_store(&r->failed, true);
+    }
+}
+
+static int load_weights(struct loading *r, struct dt_pool *pool, struct dt_error *err)
+{
+    dt_pool_run(pool, (r->count + r->at_once - 1) / r->at_once, load_part, r);
+    /* once more, to say what is wrong first, whichever thread found it */
+    return atomic_load(&r->failed) ? hf_read_unit(r->hf, r->u, r->first, r->count, r->type, r->out, err) : 0;
+}
+
 /* Initial or given weights of what is resident of unit u, piece by piece: made where they stay,
  * or in `room` (PINNED_WINDOW_BYTES) if they are rounded then. */
 static int fill_unit(struct trainer *t, struct pinned_window *window, const struct hf *hf, int u, void *room,
@@ -102,7 +135,10 @@ static int fill_unit(struct trainer *t, struct pinned_window *window, const stru
             struct drawing d = {t, u, first + done, n, values};
             dt_pool_run(pool, (n + DRAWN_AT_ONCE - 1) / DRAWN_AT_ONCE, draw_part, &d);
         } else if (rc == 0) {
-            rc = hf_read_unit(hf, u, first + done, n, type_made(t), values, err);
+            struct loading l = {.hf = hf, .u = u, .first = first + done, .count = n, .type = type_made(t)};
+            l.at_once = room != NULL ? ROUNDED_AT_ONCE : READ_AT_ONCE;
+            l.out = values;
+            rc = load_weights(&l, pool, err);
         }
         rc = rc == 0 ? put_weights(t, window, u, first + done, n, to, values, type_made(t), err) : rc;
         home_back(part, size_bytes, window->stream);
@@ -200,7 +236,7 @@ int trainer_init_weights(struct trainer *t, struct dt_error *err)
     }
     void *room = t->strategy.precision.compute != type_made(t) ? dt_alloc(PINNED_WINDOW_BYTES) : NULL;
     struct dt_pool *pool = NULL;
-    int rc = hf == NULL ? dt_pool_open(&pool, t->world->threads, err) : 0;
+    int rc = dt_pool_open(&pool, t->world->threads, err);
     rc = rc == 0 ? pinned_window_open(&window, t->world->device, t->world->compute, err) : rc;
     for (int u = 0; u < t->chain.unit_count && rc == 0; u++) {
         rc = fill_unit(t, &window, hf, u, room, pool, err);
@@ -344,6 +380,21 @@ static const char *hook_purpose(const struct trainer *t, const struct hook_state
     return out;
 }
 
+/* Gradients, and with them a hook's errors, are sums over the micro-steps of a full step, and with global_tokens over
+ * their samples. Returns what saved errors are multiplied by to be those of this job's steps. */
+static double error_factor(struct trainer *t, const struct checkpoint_state *saved)
+{
+    const struct job_training *is = &t->job->training;
+    struct job_training was = *is;
+    job_read_training(saved->job != NULL ? saved->job : "{}", &t->arena, &was);
+    int64_t micro_steps = was.gradient_accumulation_steps;
+    double samples = is->loss_normalization == LOSS_GLOBAL_TOKENS
+                         ? (double)is->batch_size_per_gpu / (double)was.batch_size_per_gpu
+                         : 1;
+    return samples * trainer_gradient_scale(t, 1, t->micro_steps) * (double)t->micro_steps /
+           (trainer_gradient_scale(t, 1, micro_steps) * (double)micro_steps);
+}
+
 /* What the communication hook kept, if this checkpoint has it for this rank of as many ranks. Otherwise the hook
  * begins anew, which is said where something is lost. All ranks find the same. */
 static int read_hook_states(struct trainer *t, struct reading *r, struct dt_error *err)
@@ -358,6 +409,7 @@ static int read_hook_states(struct trainer *t, struct reading *r, struct dt_erro
         any = any || has;
         all = all && (has || x.count == 0);
     }
+    double factor = any && all ? error_factor(t, saved) : 1;
     for (int i = 0; any && all && hook_state_at(&t->strategy, i, &x); i++) {
         const struct span span = {.tensor = x.tensor, .count = x.count};
         for (int64_t done = 0, n, most = most_of(r, x.type); done < x.count; done += n) {
@@ -366,6 +418,11 @@ static int read_hook_states(struct trainer *t, struct reading *r, struct dt_erro
             if (read_piece_of(r, hook_purpose(t, &x, purpose), &span, done, n, to, x.type, err) != 0) {
                 return -1;
             }
+        }
+        if (x.error && x.count > 0 && factor != 1) {
+            t->world->device->kernels->scale(
+                t->world->compute,
+                &(struct dt_scale_args){.x = x.data, .count = x.count, .factor = factor, .type = x.type});
         }
     }
     hook_state_loaded(&t->strategy, any && all);

@@ -114,7 +114,11 @@ INLINE vec scores_at(const struct shape *x, const struct row *r, const float *s,
     ivec seen = vec_index() < (int32_t)(n < VEC ? n : VEC);
     if (r->segments != NULL) {
         ivec own = {0};
-        memcpy(&own, r->segments + j, (size_t)(n < VEC ? n : VEC) * sizeof(int32_t));
+        if (n >= VEC) { /* one load: bytes that were copied one by one would be waited for */
+            memcpy(&own, r->segments + j, sizeof own);
+        } else {
+            memcpy(&own, r->segments + j, (size_t)n * sizeof(int32_t));
+        }
         seen &= own == r->segment;
     }
     return vec_pick(seen, v, vec_all(-INFINITY));

@@ -1,7 +1,8 @@
 /* Products of fp32 matrices in one thread. B is packed into panels of PANEL columns and KC rows. A
- * tile of ROWS x PANEL sums stays in registers while it walks down a panel. A is read in place if
- * its rows are contiguous, and packed otherwise. Each element is summed over l in order within
- * blocks of KC, and over the blocks in order, so its bits do not depend on how m and n are cut. */
+ * tile of ROWS x PANEL sums stays in registers while it walks down a panel. A block of MC rows and KC
+ * columns of A is copied if its rows are contiguous, and packed otherwise. Each element is summed over l
+ * in order within blocks of KC, and over the blocks in order, so its bits do not depend on how m and n
+ * are cut. */
 #include "kernels/cpu/isa/isa.h"
 
 #if VEC == 16
@@ -10,15 +11,20 @@
 #elif VEC == 8
 #define ROWS 4
 #define WIDTH 3 /* vectors; 12 of 16 registers hold sums */
+#define KC 256
 #else
 #define ROWS 4
 #define WIDTH 2
 #endif
+#ifndef KC
+#define KC 192 /* a panel of KC rows fits the L1 cache */
+#endif
 #define PANEL (WIDTH * VEC)
 _Static_assert(PANEL == DT_PANEL, "the panel that others count on");
-#define KC 192               /* a panel of KC rows fits the L1 cache */
-#define MC 128               /* rows of a and c that stay in the L2 cache */
+#define MC 256               /* rows of a that stay in the L2 cache, KC columns of them */
 #define PACKED_MAX (1 << 20) /* floats of packed b, roughly */
+#define WIDE (42 * PANEL)    /* columns of b that are packed at least, where b has them */
+#define NARROW (4 * PANEL)   /* so few columns cost less than copying a */
 #define FEW 8                /* so few rows cost less than packing all of b */
 #define COLUMNS 1024         /* columns whose sums of few rows stay in the L1 cache */
 
@@ -51,6 +57,7 @@ INLINE void tile(int rows, int width, int64_t kc, const float *a, int64_t a_row,
             __builtin_prefetch(f->c + i * f->ldc + j * VEC, 1);
         }
     }
+#pragma GCC unroll 4
     for (int64_t l = 0; l < kc; l++) {
         vec y[WIDTH];
 #pragma GCC unroll 3
@@ -186,18 +193,34 @@ static void pack_b(float *to, const float *b, int64_t row, int64_t col, int64_t 
 }
 
 /* Packs rows [0, m) of a when its columns are contiguous (a_row is 1): groups of ROWS rows, kc
- * steps each. */
+ * steps each. Goes through all groups for every few steps, so that a cache line of a is read once. */
 static void pack_a(float *to, const float *a, int64_t col, int64_t m, int64_t kc)
 {
-    for (int64_t i = 0; i < m; i += ROWS, to += ROWS * kc) {
-        int64_t rows = m - i < ROWS ? m - i : ROWS;
-        for (int64_t l = 0; l < kc; l++) {
-            if (rows == ROWS) {
-                memcpy(to + l * ROWS, a + l * col + i, ROWS * sizeof(float));
-            } else {
-                memcpy(to + l * ROWS, a + l * col + i, (size_t)rows * sizeof(float));
+    enum { STEPS = 4 };
+    for (int64_t l = 0; l < kc; l += STEPS) {
+        int64_t steps = min64(STEPS, kc - l), i = 0;
+        for (; i + ROWS <= m && steps == STEPS; i += ROWS) {
+            const float *from = a + l * col + i;
+            float *group = to + i * kc + l * ROWS;
+#pragma GCC unroll 4
+            for (int64_t o = 0; o < STEPS; o++) {
+                memcpy(group + o * ROWS, from + o * col, ROWS * sizeof(float));
+                __builtin_prefetch(from + (o + STEPS) * col);
             }
         }
+        for (; i < m; i += ROWS) {
+            for (int64_t o = l; o < l + steps; o++) {
+                memcpy(to + i * kc + o * ROWS, a + o * col + i, (size_t)min64(ROWS, m - i) * sizeof(float));
+            }
+        }
+    }
+}
+
+/* Copies rows [0, m) of a, whose columns are contiguous, to rows of kc. */
+static void copy_a(float *to, const float *a, int64_t row, int64_t m, int64_t kc)
+{
+    for (int64_t i = 0; i < m; i++) {
+        memcpy(to + i * kc, a + i * row, (size_t)kc * sizeof(float));
     }
 }
 
@@ -217,24 +240,39 @@ static void panel_rows(bool packed, int64_t m, int width, int64_t kc, const floa
     }
 }
 
-/* Rows [i, i + mc) and columns [j0, j0 + nc) of c, one block of kc; panel p of b begins at b + p *
- * PANEL * stride. */
-static void block(const struct dt_gemm *g, int64_t i, int64_t mc, int64_t l, int64_t kc, int64_t j0, int64_t nc,
-                  const float *b, int64_t stride, float *packed_a)
+/* A block of a: kc columns from l on of mc rows from i on, where and how it lies. */
+struct block {
+    int64_t i, mc, l, kc;
+    bool packed;
+    const float *a;
+    int64_t a_row;
+};
+
+/* The block, packed if a is transposed, otherwise copied to `room` (MC + ROWS rows of kc), or in place. */
+static struct block block_of(const struct dt_gemm *g, int64_t i, int64_t l, int64_t kc, bool copies, float *room)
 {
-    bool pack = g->a_col != 1;
-    const float *a = g->a + i * g->a_row + l * g->a_col;
-    if (pack) {
-        pack_a(packed_a, a, g->a_col, mc, kc);
-        a = packed_a;
+    struct block x = {.i = i, .mc = min64(MC, g->m - i), .l = l, .kc = kc, .packed = g->a_col != 1};
+    x.a = g->a + i * g->a_row + l * g->a_col;
+    x.a_row = g->a_row;
+    if (x.packed) {
+        pack_a(room, x.a, g->a_col, x.mc, kc);
+        x.a = room;
+    } else if (copies) {
+        copy_a(room, x.a, g->a_row, x.mc, kc);
+        x.a = room;
+        x.a_row = kc;
     }
-    for (int64_t j = 0; j < nc; j += PANEL) {
-        int64_t cols = min64(PANEL, nc - j);
-        struct finish f = {
-            .c = g->c + i * g->ldc + j0 + j, .ldc = g->ldc, .cols = (int)cols, .add = g->accumulate || l > 0};
-        f.bias = g->bias != NULL && l == 0 ? g->bias + j0 + j : NULL;
-        panel_rows(pack, mc, (int)((cols + VEC - 1) / VEC), kc, a, g->a_row, b + j * stride, f);
-    }
+    return x;
+}
+
+/* The block's rows of c, up to PANEL columns from j on: adds a's block times a packed panel of b. */
+static void block_panel(const struct dt_gemm *g, const struct block *x, int64_t j, const float *panel)
+{
+    int64_t cols = min64(PANEL, g->n - j);
+    struct finish f = {
+        .c = g->c + x->i * g->ldc + j, .ldc = g->ldc, .cols = (int)cols, .add = g->accumulate || x->l > 0};
+    f.bias = g->bias != NULL && x->l == 0 ? g->bias + j : NULL;
+    panel_rows(x->packed, x->mc, (int)((cols + VEC - 1) / VEC), x->kc, x->a, x->a_row, panel, f);
 }
 
 /* Cuts k evenly, so that the last block is not much shorter than the others. */
@@ -452,21 +490,32 @@ void ISA_BASE(dt_gemm)(const struct dt_gemm *g)
         few_rows(g);
         return;
     }
-    int64_t step = block_of_k(g->k);
-    int64_t width = (PACKED_MAX / (g->k > 0 ? g->k : 1) / PANEL + 1) * PANEL,
-            most = min64(width, (g->n + PANEL - 1) / PANEL * PANEL);
-    float *packed_a = dt_cpu_work(DT_WORK_MATMUL, (size_t)(step * (MC + ROWS) + g->k * most) * sizeof(float));
-    float *packed_b = packed_a + step * (MC + ROWS);
-    for (int64_t j = 0; j < g->n; j += width) {
-        int64_t nc = min64(width, g->n - j), padded = (nc + PANEL - 1) / PANEL * PANEL;
-        for (int64_t l = 0; l < g->k; l += step) {
-            pack_b(packed_b + l * padded, g->b + l * g->b_row + j * g->b_col, g->b_row, g->b_col, nc,
-                   min64(step, g->k - l));
-        }
-        for (int64_t i = 0; i < g->m; i += MC) {
-            for (int64_t l = 0; l < g->k; l += step) {
-                int64_t kc = min64(step, g->k - l);
-                block(g, i, min64(MC, g->m - i), l, kc, j, nc, packed_b + l * padded, kc, packed_a);
+    int64_t step = block_of_k(g->k), depth = parts_of(g->k, step) * step, columns = parts_of(g->n, PANEL) * PANEL;
+    bool once = g->m <= MC; /* one block of rows: a packed panel is used once */
+    if (!once) {            /* columns and rows of b that are packed at a time */
+        int64_t fit = g->k > 0 ? PACKED_MAX / g->k : columns;
+        columns = min64(columns, (fit > WIDE ? fit : WIDE) / PANEL * PANEL);
+        fit = PACKED_MAX / columns / step;
+        depth = min64(depth, (fit > 1 ? fit : 1) * step);
+    }
+    float *room = dt_cpu_work(DT_WORK_MATMUL,
+                              (size_t)(step * (MC + ROWS) + (once ? PANEL * step : columns * depth)) * sizeof(float));
+    float *packed = room + step * (MC + ROWS);
+    for (int64_t j0 = 0; j0 < g->n; j0 += columns) {
+        int64_t j1 = min64(g->n, j0 + columns);
+        for (int64_t l0 = 0; l0 < g->k; l0 += depth) {
+            for (int64_t i = 0; i < g->m; i += MC) {
+                for (int64_t l = l0; l < min64(g->k, l0 + depth); l += step) {
+                    struct block x = block_of(g, i, l, min64(step, g->k - l), j1 - j0 > NARROW, room);
+                    for (int64_t j = j0; j < j1; j += PANEL) {
+                        float *panel = once ? packed : packed + (l - l0) * columns + (j - j0) * x.kc;
+                        if (i == 0) {
+                            pack_b(panel, g->b + l * g->b_row + j * g->b_col, g->b_row, g->b_col, min64(PANEL, j1 - j),
+                                   x.kc);
+                        }
+                        block_panel(g, &x, j, panel);
+                    }
+                }
             }
         }
     }
@@ -479,9 +528,12 @@ void ISA_BASE(dt_gemm_pack)(float *to, const float *b, int64_t row, int64_t col,
 
 void ISA_BASE(dt_gemm_packed)(const struct dt_gemm *g, const float *packed, int64_t stride)
 {
-    float *packed_a = g->a_col != 1 ? dt_cpu_work(DT_WORK_MATMUL, (size_t)(g->k * (MC + ROWS)) * sizeof(float)) : NULL;
+    float *room = g->a_col != 1 ? dt_cpu_work(DT_WORK_MATMUL, (size_t)(g->k * (MC + ROWS)) * sizeof(float)) : NULL;
     for (int64_t i = 0; i < g->m; i += MC) {
-        block(g, i, min64(MC, g->m - i), 0, g->k, 0, g->n, packed, stride, packed_a);
+        struct block x = block_of(g, i, 0, g->k, false, room);
+        for (int64_t j = 0; j < g->n; j += PANEL) {
+            block_panel(g, &x, j, packed + j * stride);
+        }
     }
 }
 

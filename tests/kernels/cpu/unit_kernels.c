@@ -1220,6 +1220,90 @@ static void test_few_rows_of_products(void **unused)
     }
 }
 
+/* Element (i, j) of a product of large matrices, summed in double. */
+static double element(const struct dt_matmul_args *p, int64_t i, int64_t j)
+{
+    const float *a = p->a, *b = p->b, *bias = p->bias;
+    double sum = bias != NULL ? (double)bias[j] : 0;
+    for (int64_t l = 0; l < p->k; l++) {
+        sum += (double)a[p->a_transposed ? l * p->m + i : i * p->k + l] *
+               (double)b[p->b_transposed ? j * p->k + l : l * p->n + j];
+    }
+    return sum;
+}
+
+/* Our own product where b is packed in several pieces, or each panel for one use, and c has gaps. Some
+ * elements are compared with sums in double, and the first rows with a product of these rows alone. */
+static void check_large(const struct dt_kernels *kernels, int64_t m, int64_t n, int64_t k, int how)
+{
+    enum { GAP = 3, ALONE = 9, SAMPLES = 200 };
+    int64_t ldc = n + GAP, count = m * k + k * n + n;
+    float *x = malloc((size_t)count * sizeof *x), *c = malloc((size_t)(m * ldc) * sizeof *c),
+          *alone = malloc((size_t)(ALONE * ldc) * sizeof *alone);
+    for (int64_t j = 0; j < count; j++) {
+        x[j] = (float)case_uniform();
+    }
+    for (int64_t j = 0; j < m * ldc; j++) {
+        c[j] = (float)(j % 7);
+    }
+    memcpy(alone, c, (size_t)(ALONE * ldc) * sizeof *c);
+    struct dt_matmul_args p = {.c = c,
+                               .a = x,
+                               .b = x + m * k,
+                               .bias = (how & 4) != 0 ? x + m * k + k * n : NULL,
+                               .m = m,
+                               .n = n,
+                               .k = k,
+                               .lda = (how & 1) != 0 ? m : k,
+                               .ldc = ldc,
+                               .a_transposed = (how & 1) != 0,
+                               .b_transposed = (how & 2) != 0,
+                               .accumulate = (how & 4) == 0,
+                               .type = DT_F32,
+                               .c_type = DT_F32},
+                          few = p;
+    few.c = alone;
+    few.m = ALONE;
+    struct dt_device d;
+    struct dt_stream *s = NULL;
+    case_open(&d, "cpu", 1 + how % 2, &s);
+    kernels->matmul(s, &p);
+    kernels->matmul(s, &few);
+    case_close(&d, s);
+    assert_memory_equal(c, alone, (size_t)(ALONE * ldc) * sizeof *c);
+    for (int i = 0; i < SAMPLES; i++) {
+        int64_t row = i == 0 ? m - 1 : (int64_t)((case_uniform() + 1) / 2 * (double)m),
+                col = i < 2 ? n - 1 : (int64_t)((case_uniform() + 1) / 2 * (double)n);
+        double expected = element(&p, row, col) + (p.accumulate ? (double)((row * ldc + col) % 7) : 0);
+        if (!(fabs((double)c[row * ldc + col] - expected) < 1e-6 * (double)k)) {
+            fail_msg("%s: %lld x %lld x %lld, how %d: element (%lld, %lld) is %g, expected %g", kernels->name,
+                     (long long)m, (long long)n, (long long)k, how, (long long)row, (long long)col,
+                     (double)c[row * ldc + col], expected);
+        }
+    }
+    for (int64_t i = 0; i < m * GAP; i++) {
+        int64_t at = i / GAP * ldc + n + i % GAP;
+        assert_true(c[at] == (float)(at % 7));
+    }
+    free(x);
+    free(c);
+    free(alone);
+}
+
+static void test_large_products(void **unused)
+{
+    (void)unused;
+    static const int64_t sizes[][3] = {{261, 1031, 2099}, {255, 1100, 1030}, {600, 97, 515}, {514, 2101, 259}};
+    for (size_t i = 0; i < 2; i++) { /* the product of AVX-512 is oneDNN's */
+        const struct dt_kernels *kernels = dt_kernels_cpu_named(isas[i]);
+        for (int how = 0; kernels != NULL && how < 8; how++) {
+            for (size_t j = 0; j < sizeof sizes / sizeof sizes[0]; j++) {
+                check_large(kernels, sizes[j][0], sizes[j][1], sizes[j][2], how);
+            }
+        }
+    }
+}
+
 /* ---- both ways of BF16 products: chosen once per process, so processes of their own ---- */
 
 static void test_products(void **unused)
@@ -1289,6 +1373,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_threads_of_products),
         cmocka_unit_test(test_few_rows_of_products),
+        cmocka_unit_test(test_large_products),
         cmocka_unit_test(test_every_kernel_has_a_case),
         cmocka_unit_test(test_against_twin),
         cmocka_unit_test(test_what_attention_sees),

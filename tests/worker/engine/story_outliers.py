@@ -45,6 +45,18 @@ def test_a_step_is_skipped_on_all_ranks(place):
     assert seen["ddp"] == seen["zero3"]
 
 
+def test_a_run_that_goes_on_judges_as_before(place):
+    """The window is in checkpoints."""
+    folder, job = place
+    sets = [*GUARD, "training.learning_rate=1e-5", "training.lr_scheduler_type=constant", "training.warmup_steps=0"]
+    assert training.train(job, folder / "whole", ranks=2, sets=sets).code == 0
+    for steps in (5, STEPS):
+        assert training.train(job, folder / "cut", ranks=2, strategy="zero2", sets=[*sets, f"training.max_steps={steps}"]).code == 0
+    seen = [(training.hash_of(out), training.metrics(out), [e["step"] for e in lines(out / "events.jsonl") if e["event"] == "step_skipped"])
+            for out in (folder / "whole", folder / "cut")]
+    assert seen[0] == seen[1] and {6, 7} & set(seen[0][2]), seen  # a window that began anew passes these
+
+
 def test_all_steps_after_the_first_are_skipped(place):
     """Nothing but counters changes in skipped steps: the checkpoints of step 4 and of the end hold the same weights."""
     folder, job = place

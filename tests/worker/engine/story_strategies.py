@@ -80,6 +80,22 @@ def test_accumulation(place):
 PAIRS = [("ddp", 1, "zero3", 3), ("full_shard", 4, "single_device", 1), ("zero1", 3, "hybrid_shard", 4), ("shard_grad_op", 2, "zero2", 4)]
 
 
+def test_errors_of_power_sgd_at_another_accumulation(place):
+    """They are of sums over micro-steps: where the same samples are in fewer of them, the run goes on as if it had not been cut."""
+    folder, job = place
+    hook = ["ddp.comm_hook=power_sgd", "power_sgd.start_powerSGD_iter=2", "power_sgd.min_compression_rate=0.5", "power_sgd.matrix_approximation_rank=1",
+            "training.lr_scheduler_type=constant", "training.warmup_steps=0", "training.learning_rate=1e-2", "training.max_grad_norm=0", "training.eval_every_n_steps=0",
+            "logging.log_every_n_steps=1"]
+
+    def batch(micro_steps):
+        return [f"training.gradient_accumulation_steps={micro_steps}", f"training.batch_size_per_gpu={4 // micro_steps}"]
+
+    _, whole, _ = finished(job, folder / "errors", 2, "ddp", [*hook, *batch(4), "training.max_steps=8"])
+    finished(job, folder / "errors-cut", 2, "ddp", [*hook, *batch(4), "training.max_steps=5"])
+    _, cut, _ = finished(job, folder / "errors-cut", 2, "ddp", [*hook, *batch(1), "training.max_steps=8"])
+    assert whole == pytest.approx(cut, abs=1e-5)
+
+
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda p: "-".join(map(str, p)))
 def test_a_checkpoint_continues_under_another_strategy(place, pair):
     """Saved under A on N ranks, continued under B on M: the weights are the same bits before the first new step, and the run ends."""

@@ -184,6 +184,49 @@ static void random_use(struct fixture *f, uint64_t seed)
     }
 }
 
+/* What is spent is written over once it rests: the last bytes that were given back do, whole. */
+static void test_spent(void **state)
+{
+    (void)state;
+    enum { COUNT = 2000 };
+    static const struct {
+        const char *device;
+        const struct home_ops *ops;
+    } cases[] = {{"cpu", &home_nvme}, {"separate", &home_host}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct fixture *f = dt_alloc(sizeof *f);
+        struct dt_error err;
+        f->job = settings_of(OFFLOAD_ENGINE_THREADS, true, 2048);
+        assert_int_equal(setenv("DTRUN_STREAMS", "thread", 1), 0);
+        if (open_all(f, cases[i].device, cases[i].ops, &err) != 0) {
+            fail_msg("%s", err.text);
+        }
+        assert_int_equal(unsetenv("DTRUN_STREAMS"), 0);
+        struct home *h = &f->array[0].home;
+        struct dt_stream *stream = f->world.compute;
+        const struct home_part part = {h, 0};
+        for (int round = 0; round < 100; round++) {
+            const enum home_use uses[] = {HOME_WRITE, HOME_SPEND, HOME_READ};
+            float expected[COUNT];
+            for (int k = 0; k < COUNT; k++) {
+                expected[k] = (float)(round + k);
+            }
+            for (int k = 0; k < 3; k++) {
+                float *at = home_bring(part, sizeof expected, uses[k], stream);
+                struct use u = {expected, at, COUNT, uses[k], (float)(k == 0 ? round : -9)};
+                dt_stream_call(stream, use_piece, &u, sizeof u);
+                home_back(part, sizeof expected, stream);
+                if (k == 1) {
+                    (void)h->ops->empty(h, stream);
+                } else if (k == 2 && dt_stream_finish(stream, 60, &err) != 0) {
+                    fail_msg("round %d: %s", round, err.text);
+                }
+            }
+        }
+        close_all(f);
+    }
+}
+
 static void test_contract(void **state)
 {
     (void)state;
@@ -353,6 +396,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_contract, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_spent, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_plan, folder_setup, folder_teardown),
         cmocka_unit_test(test_words),
         cmocka_unit_test_setup_teardown(test_no_room, folder_setup, folder_teardown),

@@ -97,9 +97,71 @@ static void test_nothing(void **state)
     dt_arena_clear(&arena);
 }
 
+/* After a checkpoint at any step all later ones are judged as if there had been none, bit by bit. */
+static void test_going_on(void **state)
+{
+    (void)state;
+    const struct job_training job = {.skip_grad_z = 1.5, .guard_factor = 1.8, .guard_window = 5};
+    for (int at = 0; at < 14; at++) {
+        struct dt_arena arena;
+        struct outliers whole, before, after;
+        double score = 0, again = 0;
+        int found = 0;
+        dt_arena_init(&arena);
+        outliers_open(&whole, &job, &arena);
+        outliers_open(&before, &job, &arena);
+        outliers_open(&after, &job, &arena);
+        for (int i = 0; i < 40; i++) {
+            double loss = 3 + sin(i) + (i % 7 == 5 ? 4 : 0), norm = 1 + cos(i) + (i % 11 == 8 ? 5 : 0);
+            if (i == at) {
+                const struct outlier_steps kept = outliers_steps(&before);
+                assert_int_equal(kept.kept, at < 5 ? at : 5);
+                outliers_resume(&after, &kept);
+            }
+            enum outlier expected = outliers_judge(&whole, loss, norm, &score),
+                         got = outliers_judge(i < at ? &before : &after, loss, norm, &again);
+            assert_int_equal(got, expected);
+            assert_true(score == again);
+            found += got != OUTLIER_NONE;
+        }
+        assert_true(found > 8);
+        dt_arena_clear(&arena);
+    }
+}
+
+/* Going on with another window: the newest steps fill it, or it has to become full. */
+static void test_going_on_with_another_window(void **state)
+{
+    (void)state;
+    struct dt_arena arena;
+    struct outliers six, four, eight, none;
+    double score;
+    dt_arena_init(&arena);
+    outliers_open(&six, &(struct job_training){.guard_factor = 2, .guard_window = 6}, &arena);
+    outliers_open(&four, &(struct job_training){.guard_factor = 2, .guard_window = 4}, &arena);
+    outliers_open(&eight, &(struct job_training){.guard_factor = 2, .guard_window = 8}, &arena);
+    outliers_open(&none, &(struct job_training){.guard_window = 4}, &arena);
+    for (int i = 1; i <= 9; i++) { /* it has 4 to 9 */
+        (void)outliers_judge(&six, i, 1, &score);
+    }
+    const struct outlier_steps kept = outliers_steps(&six);
+    outliers_resume(&four, &kept);
+    outliers_resume(&eight, &kept);
+    outliers_resume(&none, &kept);
+    assert_int_equal(none.count, 0);
+    assert_int_equal(outliers_judge(&four, 22.5, 1, &score), OUTLIER_LOSS_MEDIAN); /* 6, 7, 8, 9 */
+    assert_true(score == 3);
+    assert_int_equal(outliers_judge(&eight, 6, 1, &score), OUTLIER_NONE);
+    assert_int_equal(outliers_judge(&eight, 99, 1, &score), OUTLIER_NONE);
+    assert_int_equal(outliers_judge(&eight, 19.5, 1, &score), OUTLIER_LOSS_MEDIAN); /* 4 to 9, 6, 99 */
+    assert_true(score == 3);
+    dt_arena_clear(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_deviations), cmocka_unit_test(test_median),
-                                       cmocka_unit_test(test_nothing)};
+                                       cmocka_unit_test(test_nothing), cmocka_unit_test(test_going_on),
+                                       cmocka_unit_test(test_going_on_with_another_window)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -310,15 +310,19 @@ static void test_model_checkpoint(void **state)
           "\"save_every_n_steps\": 100, \"keep_last_n\": 0}",
           NULL);
     flags(CALLBACKS("    - ModelCheckpoint\n"), EVALUATED, EACH_EPOCH, NULL);
+    flags(SAVING("train_time_interval: {hours: 1, seconds: 1.5}"), EVALUATED,
+          "\"checkpointing\": {\"save_every_n_seconds\": 3601.5, \"save_every_n_steps\": 0, \"keep_last_n\": 1}", NULL);
+    flags(SAVING("train_time_interval: \"0:30:00\", every_n_train_steps: 9"), EVALUATED,
+          "\"checkpointing\": {\"save_every_n_seconds\": 1800, \"save_every_n_steps\": 9, \"keep_last_n\": 1}", NULL);
     wrong_flags(SAVING("save_top_k: 3"),
                 "l.yaml:3:3: trainer.callbacks.ModelCheckpoint.save_top_k: nothing says which are the best; give "
                 "monitor, such as val_loss\n");
-    wrong_flags(SAVING("save_top_k: some, train_time_interval: {hours: 1}, mode: least, monitor: x, every_n_steps: 3"),
+    wrong_flags(SAVING("save_top_k: some, train_time_interval: {years: 1}, mode: least, monitor: x, every_n_steps: 3"),
                 "l.yaml:3:3: trainer.callbacks.ModelCheckpoint.save_top_k: is \"some\"; give a number of checkpoints, "
                 "or -1 for "
                 "all\n"
-                "l.yaml:3:3: trainer.callbacks.ModelCheckpoint.train_time_interval: saves do not follow a clock; give "
-                "every_n_train_steps or every_n_epochs\n"
+                "l.yaml:3:3: trainer.callbacks.ModelCheckpoint.train_time_interval: is an object; give a time: an "
+                "object of weeks, days, hours, minutes, seconds, or \"H:MM:SS\"\n"
                 "l.yaml:3:3: trainer.callbacks.ModelCheckpoint.mode: is \"least\"; give one of: auto, min, max\n"
                 "l.yaml:3:3: trainer.callbacks.ModelCheckpoint.monitor: x is no value of an evaluation; there are "
                 "val_loss, val_accuracy, val_f1_macro and val_pearson, and of a named set of data.val val_NAME_loss, "

@@ -8,6 +8,7 @@ run: timeout 300"""
 import json
 import os
 import random
+import shutil
 import struct
 import subprocess
 
@@ -27,6 +28,7 @@ CLASSES = {"LlamaForSequenceClassification": {}, "Qwen2ForSequenceClassification
            "Gemma2ForSequenceClassification": {"sliding_window": 5}, "Gemma3TextForSequenceClassification": {"sliding_window": 5}, "SmolLM3ForSequenceClassification": {},
            "Phi3ForSequenceClassification": {}, "Olmo2ForSequenceClassification": {}, "GPT2ForSequenceClassification": NO_DROPOUT}
 ROWS, LENGTH = 12, 14
+SOFTGPU = os.path.join(support.BUILD, "softgpu", "train")
 
 
 def write_data(path, labels="class"):
@@ -118,6 +120,20 @@ def test_the_job_gives_the_padding_id(tmp_path, of_class):
     assert answer["loss"] == pytest.approx(metrics(tmp_path / "run", "val_loss")[-1], rel=2e-6)
     r = train(make_job(tmp_path, {**model, "pad_token_id": 61}, data, 1), tmp_path / "no", check=False)
     assert r.returncode == 2 and "pad_token_id 61 is not below vocab_size 61" in r.stderr
+
+
+@pytest.mark.skipif(not os.path.exists(SOFTGPU), reason="built without the CUDA toolkit's headers")
+def test_on_the_software_gpu(tmp_path):
+    """Losses, and what an evaluation says, are the CPU's."""
+    for name in ("dtrun", "train"):
+        shutil.copy2(support.program("dtrun") if name == "dtrun" else SOFTGPU, tmp_path / name)
+    job = make_job(tmp_path, {"name": "llama", **KEYS, "task": "sequence_classification", "num_labels": 3, "initializer_range": 0.3},
+                   write_data(tmp_path / "data.safetensors"), 3, ROWS // 2)
+    train(job, tmp_path / "cpu", 2, "training.device=cpu", dtrun=tmp_path / "dtrun")
+    train(job, tmp_path / "gpu", 2, "training.device=cuda", "training.share_gpu=true", "training.strategy=full_shard", dtrun=tmp_path / "dtrun")
+    for key in ("loss", "grad_norm", "val_loss", "val_accuracy", "val_f1_macro"):
+        assert metrics(tmp_path / "gpu", key) == pytest.approx(metrics(tmp_path / "cpu", key), rel=1e-5), key
+    assert len(set(metrics(tmp_path / "gpu", "loss"))) == 3
 
 
 def test_same_bits_and_what_is_refused(tmp_path):

@@ -72,6 +72,8 @@ def test_a_model_that_no_strategy_can_hold(job):
     (["--gpus", 8, "--strategy", "zerro2"], "did you mean zero2?"),
     (["--gpus", 8, "--nproc", 4], "--gpus: only with --plan, and without --nproc"),
     (["--gpu", "h100"], "only with --plan --gpus N"),
+    (["--disk", "1GB"], "only with --plan --gpus N"),
+    (["--gpus", 8, "--disk", "fast"], "--disk: fast: give bytes per second, such as 12GB"),
 ])
 def test_wrong_options(job, options, words):
     p = train(job, *options)
@@ -108,6 +110,26 @@ def test_names_that_offload(job):
     assert lines["zero3_offload"]["step_s"] > lines["zero3"]["step_s"] + own["zero3"]["host_bytes"] / 60e9  # it comes in, at a link's rate
     table = train(job, "--gpus", 8, "--strategy", "zero3,deepspeed_stage_3_offload_nvme", "--mode", "zero3").stdout
     assert "of the host's memory for each GPU" in table
+
+
+def test_offload_to_files_takes_its_time(job, tmp_path):
+    """A step takes what the disks or all else take, whichever is longer, and little more; the shares of a host's GPUs add up."""
+    files = ["--mode", "zero3", "--set", "offload.optimizer=nvme", "--set", f"offload.nvme_path={tmp_path}"]
+    rest = plans(job, 4, *files, "--disk", "1000TB", strategies="zero3")["zero3"]
+    parameters = rest["files"]["moved_bytes"] * 4 / 16  # two states in F32 come and go
+    assert 40e6 < parameters < 60e6 and abs(rest["step_s"] / rest["files"]["rest_s"] - 1) < 0.01
+    for rate in 2e9, 20e9, 200e9:
+        x = plans(job, 4, *files, "--disk", f"{rate:.0f}", strategies="zero3")["zero3"]
+        files_s = x["files"]["moved_bytes"] / (rate / 4)
+        assert x["files"] == {**rest["files"], "bytes_per_s": rate / 4}
+        assert max(files_s, rest["step_s"]) * 0.999 <= x["step_s"] <= 1.01 * (files_s + rest["step_s"]), (rate, x, rest)
+    slow, fast, none = (train(job, "--gpus", 4, "--strategy", "zero3", *LARGE, *files[:-1], f"offload.nvme_path={p}", *d)
+                        for p, d in ((tmp_path, ["--disk", "1GB"]), (tmp_path, ["--disk", "1000TB"]), (tmp_path / "missing", [])))
+    assert "ms: the disks bound the step" in slow.stdout and "954 MiB/s, as --disk says" in slow.stdout, slow
+    assert "ms: all else bounds the step" in fast.stdout, fast
+    assert "at no\n    cost here; give --disk" in none.stdout, none
+    measured = train(job, "--gpus", 4, "--strategy", "zero3", *LARGE, *files)
+    assert "as a short test in offload.nvme_path gave here" in measured.stdout and max(map(len, measured.stdout.splitlines())) <= 80, measured
 
 
 @pytest.mark.parametrize("names", ["", ",", "none", "ddp,none"])

@@ -1,4 +1,4 @@
-# covers: worker/run/trainer_save_beside.c
+# covers: worker/run/trainer_save_beside.c worker/run/trainer_saves.c
 """`checkpointing.asynchronous`: the same checkpoints, while training goes on; a second save waits or is left out; kills, a full disk and the end of
 the run meanwhile."""
 
@@ -135,6 +135,21 @@ def test_training_goes_on_while_the_disk_is_slow(place, tmp_path, skips):
     assert saved_steps(out) == ([10, 40] if skips else [10, 20, 30, 40])
     left_out = re.findall(r"step (\d+) is not saved: the save before it is still being written", result.err)
     assert left_out == (["20", "30"] if skips else [])
+
+
+def test_a_clock_asks_once_an_interval(place, tmp_path):
+    """A save that is left out is not asked for again with each step."""
+    folder, job = place
+    out, words = folder / "clock", "is not saved: the save before it"
+    running, gate = slow_run(folder, job, out, tmp_path, "training.max_steps=1000000", "training.max_time=3", "checkpointing.save_every_n_seconds=0.4",
+                             "checkpointing.save_every_n_steps=0", "checkpointing.skip_when_saving=true", "logging.log_every_n_steps=1000")
+    log = out / "logs" / "rank-0.log"
+    with running:
+        support.wait_until(lambda: log.exists() and log.read_text().count(words) >= 2, "saves that are left out")
+        gate.unlink()
+        result = running.finish()
+    assert result.code == 0 and log.read_text().count(words) <= 7, result
+    assert len(saved_steps(out)) >= 2
 
 
 def test_a_rank_dies_while_a_save_goes_on(place, tmp_path):

@@ -197,6 +197,20 @@ def run_on_cpu(place, ranks, row, precision):
     return training.hash_of(out), training.metrics(out)
 
 
+@pytest.mark.parametrize("row, sets", [("ddp", []), ("full_shard", []), ("zero2", ["training.precision=bf16-mixed"])])
+def test_saves_beside_training_are_the_same_checkpoints(place, row, sets):
+    """The thread copies on a stream of its own, slowly: an update that did not wait would be in the checkpoint."""
+    folder, _ = place
+    there = [folder / f"undisturbed-2-{'zero2' if sets else 'full_shard'}-{len(sets)}", folder / f"beside-{row}-{len(sets)}"]
+    expected = undisturbed(place, 2, "zero2" if sets else "full_shard", *sets)
+    assert run(place, there[1], 2, row, [*sets, "checkpointing.asynchronous=true"], env={"SOFTGPU_COPY_US": "20000"}) == expected
+    hashes = [[training.dtckpt("hash", out / "checkpoints" / f"step-{s:08}")[1].split()[0] for s in (2, 4, 6)] for out in there]
+    assert hashes[0] == hashes[1] and len(set(hashes[0])) == 3, hashes
+    with open(there[1] / "events.jsonl") as f:
+        saves = [e for e in map(json.loads, f) if e["event"] == "save"]
+    assert [e["step"] for e in saves] == [2, 4, 6] and (GPU or min(e["seconds"] for e in saves[:2]) > 0.3), saves
+
+
 def test_a_checkpoint_of_a_gpu_goes_on_elsewhere(place):
     folder, job = place
     out = folder / "moves"
@@ -282,14 +296,14 @@ def wrapped(place, folder, text):
 
 
 @pytest.mark.skipif(GPU, reason="only the software GPU breaks when it is told to")
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_gpu_that_breaks_in_a_save_ends_its_rank(place, tmp_path, rank):
+@pytest.mark.parametrize("rank, sets", [(0, []), (1, []), (1, ["checkpointing.asynchronous=true"])])
+def test_a_gpu_that_breaks_in_a_save_ends_its_rank(place, tmp_path, rank, sets):
     """It is no refusal of the disk: nothing is said of a next try, nothing is listed, and the next round makes up for it."""
     expected, losses = undisturbed(place, 2, "full_shard")
     broken = wrapped(place, tmp_path, f"""case "$*" in *--plan*) ;; *) [ "$RANK" = {rank} ] && mkdir {tmp_path}/once 2>/dev/null && export SOFTGPU_LOST_COPY=2048 ;; esac
 exec "$0.real" "$@" """)
     out = tmp_path / "out"
-    with begin(broken, command(place[1], out, 2, "full_shard", options=("--max_restarts=1",)), env={"COLUMNS": "400"}) as started:
+    with begin(broken, command(place[1], out, 2, "full_shard", sets, ("--max_restarts=1",)), env={"COLUMNS": "400"}) as started:
         result = started.finish(timeout_s=300)
         started.wait_gone()
     assert result.code == 0 and training.hash_of(out) == expected and training.metrics(out) == losses, result

@@ -1,6 +1,7 @@
 # covers: worker/run/trainer_stopping.c worker/engine/stopping.c worker/job/job_stopping.c worker/run/observers/time.c
 """Runs that end early (early_stopping, max_time), checkpoints that are kept for their value (save_top_k), evaluations by epochs, trials."""
 
+import datetime
 import json
 import math
 import os
@@ -189,6 +190,25 @@ def test_max_time(place):
     assert again.code == 0 and f"ended early at step {step} by training.max_time" in again.err, again
     more = training.train(job, out, ranks=3, sets=[*sets[:1], f"training.max_steps={step + 3}", "training.max_time=1:00:00"])
     assert more.code == 0 and saved_steps(out)[-1] == step + 3, more
+
+
+def test_saves_by_time(place):
+    """All ranks save after the same steps, as often as rank 0's clock says, and steps do not count unless they are given, too."""
+    folder, _ = place
+    out, job = folder / "clock", training.make_job(folder, name="clock.json")
+    with open(job) as f:
+        text = f.read()
+    with open(job, "w") as f:
+        f.write(text.replace('"save_every_n_steps": 10, ', ""))
+    sets = ["training.max_steps=1000000", "training.max_time=2", "training.eval_every_n_steps=0", "checkpointing.keep_last_n=0"]
+    result = training.train(job, out, ranks=3, strategy="zero1", sets=[*sets, "checkpointing.save_every_n_seconds=0.5"])
+    assert result.code == 0, result
+    with open(out / "events.jsonl") as f:
+        saves = [e for e in map(json.loads, f) if e["event"] == "save"]
+    assert [e["step"] for e in saves] == saved_steps(out) and 3 <= len(saves) <= 5, saves
+    begun = [datetime.datetime.fromisoformat(e["time"].replace("Z", "+00:00")).timestamp() - e["seconds"] for e in saves]
+    assert all(b - a >= 0.45 for a, b in zip(begun[:-2], begun[1:-1])), saves
+    assert any(e["step"] % 1000 for e in saves[:-1])
 
 
 def write_images(path, samples):

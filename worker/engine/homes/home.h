@@ -17,7 +17,8 @@
  *   - It gives back the same bytes before it brings others of this array, but for several that
  *     together have no more than the bytes that it named while planning, and are HOME_PIECES_MOST at most.
  *   - It says the use. HOME_READ leaves the bytes as they are. HOME_WRITE writes all of them: what
- *     is there before is arbitrary. HOME_CHANGE reads and writes.
+ *     is there before is arbitrary. HOME_CHANGE reads and writes. HOME_SPEND reads them for the last
+ *     time and may write over them: what is brought after that is arbitrary until they are written.
  *   - It orders its own streams as if the array lay in device memory. A home may add waits, and
  *     takes none away.
  *
@@ -64,7 +65,7 @@ struct home_settings {
     bool overlaps_reads, overlaps_writes; /* with work on what came before */
 };
 
-enum home_use { HOME_READ, HOME_WRITE, HOME_CHANGE };
+enum home_use { HOME_READ, HOME_WRITE, HOME_CHANGE, HOME_SPEND };
 
 struct home {
     const struct home_ops *ops;
@@ -116,6 +117,9 @@ void residence_settings(struct home_settings *out, const struct job_offload *job
  * plans are as p: space in the folders, and memory of the host beside a device with its own. */
 int residence_check(const struct plan *p, const struct job_offload *job, int ranks, bool own_memory,
                     struct dt_error *err);
+/* Bytes per second that writing and then reading a few megabytes took in offload.nvme_path; 0: unknown, as where
+ * a folder is missing. */
+double residence_rate(const struct plan *p, const struct job_offload *job, const char **engine);
 /* One line: where state rests, and how long a step's bytes take at the rate of a short write and read there;
  * nothing where nothing is offloaded. */
 void residence_words(const struct plan *p, const struct job_offload *job, int ranks, bool own_memory,

@@ -6,6 +6,7 @@
 #include "worker/engine/homes/windows.h"
 
 #include "base/text.h"
+#include "kernels/simulated.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@ struct nvme {
     struct transfer *reads, *writes;
     struct dt_device threads; /* its streams are threads whatever those of the device are */
     bool own_threads;
+    bool simulated; /* the device, whose streams run nothing */
     struct dt_stream *in, *out;
     char *staging; /* null: the room is the host's memory */
     struct windows *windows;
@@ -56,11 +58,21 @@ static int run_move(struct dt_stream *s, void *args, struct dt_error *err)
                         m->size_bytes, err);
 }
 
+/* Enqueues a transfer between memory and files. */
+static void enqueue_move(struct nvme *x, struct dt_stream *s, const struct move *m)
+{
+    if (x->simulated) {
+        dt_simulated_move(s, m->size_bytes);
+    } else {
+        dt_stream_call(s, run_move, m, sizeof *m);
+    }
+}
+
 static void read_in(void *context, struct dt_stream *s, char *place, size_t offset, size_t at, size_t size_bytes)
 {
     struct nvme *x = context;
     struct move m = {x, x->staging != NULL ? x->staging + offset : place, at, size_bytes, false};
-    dt_stream_call(s, run_move, &m, sizeof m);
+    enqueue_move(x, s, &m);
     if (x->staging != NULL) {
         dt_stream_copy(s, place, m.memory, size_bytes);
     }
@@ -74,7 +86,7 @@ static void write_out(void *context, struct dt_stream *s, const char *place, siz
     if (x->staging != NULL) {
         dt_stream_copy(s, m.memory, place, size_bytes);
     }
-    dt_stream_call(s, run_move, &m, sizeof m);
+    enqueue_move(x, s, &m);
 }
 
 static int open_nvme(struct home *h, struct world *w, const struct plan *p, struct dt_error *err)
@@ -90,10 +102,11 @@ static int open_nvme(struct home *h, struct world *w, const struct plan *p, stru
         }
         x->own_threads = true;
     }
-    bool real = strcmp(w->device->ops->name, "simulated") != 0; /* whose streams run nothing */
-    if (real && (striped_open(&x->files, h->settings->job, h->what, stripe_bytes(h), h->size_bytes, err) != 0 ||
-                 transfer_open(&x->reads, h->settings->job, err) != 0 ||
-                 transfer_open(&x->writes, h->settings->job, err) != 0)) {
+    x->simulated = strcmp(w->device->ops->name, "simulated") == 0;
+    if (!x->simulated &&
+        (striped_open(&x->files, h->settings->job, h->what, stripe_bytes(h), h->size_bytes, err) != 0 ||
+         transfer_open(&x->reads, h->settings->job, err) != 0 ||
+         transfer_open(&x->writes, h->settings->job, err) != 0)) {
         return -1;
     }
     if (x->own_threads

@@ -150,6 +150,12 @@ static double probe(const struct job_offload *job, size_t size_bytes, const char
     return rate;
 }
 
+double residence_rate(const struct plan *p, const struct job_offload *job, const char **engine)
+{
+    size_t most = (p->file_bytes / TRANSFER_PAGE_BYTES + 1) * TRANSFER_PAGE_BYTES;
+    return probe(job, most < PROBE_BYTES ? most : PROBE_BYTES, engine);
+}
+
 /* CUDA's driver pins memory without regard to the limit; where another one refuses, this is the cause. */
 static void say_memlock(double pinned_bytes, struct dt_text *out)
 {
@@ -178,8 +184,7 @@ void residence_words(const struct plan *p, const struct job_offload *job, int ra
         }
     }
     if (p->file_bytes > 0) {
-        size_t most = (p->file_bytes / TRANSFER_PAGE_BYTES + 1) * TRANSFER_PAGE_BYTES;
-        double rate = probe(job, most < PROBE_BYTES ? most : PROBE_BYTES, &engine), moved = p->moved_bytes * ranks;
+        double rate = residence_rate(p, job, &engine), moved = p->moved_bytes * ranks;
         dt_text_printf(out, "%s%s of each rank rest in files, by %s",
                        out->size > 0 ? "; " : "offload: ", dt_text_bytes((double)p->file_bytes, bytes, sizeof bytes),
                        engine);

@@ -312,7 +312,7 @@ void windows_back(struct windows *x, size_t at, size_t size_bytes, struct dt_str
     struct window *v = p.in;
     x->piece[i] = x->piece[--x->piece_count];
     v->pieces--;
-    bool changed = p.use != HOME_READ, joins = changed && v->changed_end == at;
+    bool changed = p.use == HOME_WRITE || p.use == HOME_CHANGE, joins = changed && v->changed_end == at;
     if (changed && !joins) {
         store(x, v);
         v->changed = at;

@@ -131,6 +131,16 @@ static void interval(struct dialect_use *u, const struct dialect_rule *r, const 
     }
 }
 
+static void time_interval(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    double seconds = lightning_seconds(value);
+    if (seconds > 0) {
+        dialect_give(u, path, r->to, cJSON_CreateNumber(seconds));
+    } else {
+        dialect_wrong(u, path, "a time: an object of weeks, days, hours, minutes, seconds, or \"H:MM:SS\"");
+    }
+}
+
 static void fall_back(struct dialect_use *u, const char *to, cJSON *value)
 {
     if (dt_config_value(u->c, to) == NULL) {
@@ -168,7 +178,8 @@ static const struct dialect_rule checkpoint_rules[] = {
     FUNCTION("every_n_train_steps", "checkpointing.save_every_n_steps", interval, "`checkpointing.save_every_n_steps`"),
     FUNCTION("every_n_epochs", "checkpointing.save_every_n_epochs", interval,
              "`checkpointing.save_every_n_epochs`; 1 where no interval is given"),
-    REFUSE("train_time_interval", "saves do not follow a clock; give every_n_train_steps or every_n_epochs"),
+    FUNCTION("train_time_interval", "checkpointing.save_every_n_seconds", time_interval,
+             "`checkpointing.save_every_n_seconds`: an object of weeks, days, hours, minutes, seconds, or H:MM:SS"),
     SILENT("save_last", "the newest checkpoint is always kept"),
     WORDS("save_weights_only", NULL, "false=|true=~checkpoints hold all state, and model/ the weights"),
     WORDS("save_on_exception", NULL, "false=|true=~a run that fails goes on from its newest checkpoint"),
