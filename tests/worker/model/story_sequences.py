@@ -3,7 +3,7 @@
 leaves, a new head on a language model, numbers as labels, the same bits under each strategy. Comparisons need the peers environment
 (scripts/setup.sh --peers) and are skipped without it.
 
-run: timeout 300"""
+run: timeout 600"""
 
 import json
 import os

@@ -192,6 +192,8 @@ static void test_mixed_spellings(void **state)
          "{\"sliding_window_pattern\": 3, \"_sliding_window_pattern\": 2}", "{\"sliding_window_pattern\": 3}"},
         {"gemma3_text", "{\"_sliding_window_pattern\": 3}", "{}"},
         {"gemma3_text", "{\"rope_parameters\": {}}", "{}"},
+        {"llama", "{\"vocab_size\": 90, \"pad_token_id\": -1}", "{\"vocab_size\": 90, \"pad_token_id\": 89}"},
+        {"gpt2", "{\"pad_token_id\": -1}", "{}"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const struct model_ops *ops = model_find(rows[i].family);
@@ -386,6 +388,12 @@ static void test_refused(void **state)
     refuses("gemma3_text", "{\"rope_scaling\": {\"rope_type\": \"linear\"}}", "rope_scaling: factor: missing");
     refuses("gemma3_text", "{\"rope_parameters\": {\"sliding_attention\": {\"rope_type\": \"linear\", \"factor\": 8}}}",
             "rope_parameters: sliding_attention: only rope_type \"default\" is supported");
+    refuses("llama", "{\"vocab_size\": 90, \"pad_token_id\": -91}", "pad_token_id: is -91");
+    refuses("llama",
+            "{\"vocab_size\": 90, \"pad_token_id\": -1, \"architectures\": [\"LlamaForSequenceClassification\"]}",
+            "pad_token_id: is -1");
+    refuses("gpt2", "{\"pad_token_id\": 60000, \"architectures\": [\"GPT2ForSequenceClassification\"]}",
+            "pad_token_id 60000 is not below vocab_size 50257");
     refuses("llama", "{\"num_key_value_heads\": 5}", "num_key_value_heads 5");
     refuses("llama", "{\"hidden_size\": 100}", "num_attention_heads 32");
     refuses("llama", "{\"head_dim\": 5}", "head_dim");

@@ -413,6 +413,17 @@ static void put_config(const struct decoder_family *f, const void *sizes,
     free(section);
 }
 
+/* An id below 0 counts from the end of the vocabulary, as PyTorch's padding_idx does. It ends no sequence. */
+static void count_padding(cJSON *config, bool sequences)
+{
+    const cJSON *padding = cJSON_GetObjectItemCaseSensitive(config, "pad_token_id"),
+                *ids = cJSON_GetObjectItemCaseSensitive(config, "vocab_size");
+    if (!sequences && cJSON_IsNumber(padding) && cJSON_IsNumber(ids) && padding->valuedouble < 0 &&
+        padding->valuedouble >= -ids->valuedouble) {
+        family_set(config, "pad_token_id", cJSON_CreateNumber(ids->valuedouble + padding->valuedouble));
+    }
+}
+
 static void note_export(const struct decoder_family *f, const void *sizes, struct dt_text *out)
 {
     const struct decoder *m = sizes;
@@ -451,7 +462,7 @@ static void note_export(const struct decoder_family *f, const void *sizes, struc
     }                                                                                                                  \
     static int model##_flatten(cJSON *config, struct dt_error *err)                                                    \
     {                                                                                                                  \
-        sequence_head_flatten(config);                                                                                 \
+        count_padding(config, sequence_head_flatten(config));                                                          \
         return rope_flatten(&model##_family, config, err);                                                             \
     }                                                                                                                  \
     static void model##_settle(void *sizes)                                                                            \

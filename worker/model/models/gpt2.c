@@ -59,7 +59,7 @@ static int check(const void *sizes, const char **key, struct dt_error *err)
                        m->vocab_size, m->n_embd);
     }
     *key = "pad_token_id";
-    if (m->pad_token_id >= m->vocab_size) {
+    if (m->head.task == DECODER_SEQUENCES && m->pad_token_id >= m->vocab_size) {
         return dt_fail(err, DT_INVALID, "pad_token_id %" PRId64 " is not below vocab_size %" PRId64, m->pad_token_id,
                        m->vocab_size);
     }
@@ -188,7 +188,11 @@ static void put_config(const void *sizes, void (*put)(void *to, const char *key,
 static int flatten(cJSON *config, struct dt_error *err)
 {
     (void)err;
-    sequence_head_flatten(config);
+    const cJSON *padding = cJSON_GetObjectItemCaseSensitive(config, "pad_token_id");
+    bool sequences = sequence_head_flatten(config);
+    if (!sequences && cJSON_IsNumber(padding) && padding->valuedouble < 0) { /* means nothing without classes */
+        cJSON_DeleteItemFromObjectCaseSensitive(config, "pad_token_id");
+    }
     return 0;
 }
 

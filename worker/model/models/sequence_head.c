@@ -118,14 +118,14 @@ int sequence_head_add(struct chain *c, int root, const struct lm_head *last, con
                : chain_add(c, &block_class_head, root, -1, &head, sizeof head, err);
 }
 
-void sequence_head_flatten(cJSON *config)
+bool sequence_head_flatten(cJSON *config)
 {
     const cJSON *class = cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(config, "architectures"), 0);
     const char *name = cJSON_IsString(class) ? class->valuestring : "";
+    bool sequences = dt_text_ends_with(name, "ForSequenceClassification");
     family_count_labels(config);
-    family_set(config, "task",
-               cJSON_CreateString(dt_text_ends_with(name, "ForSequenceClassification") ? "sequence_classification"
-                                                                                       : "causal_lm"));
+    family_set(config, "task", cJSON_CreateString(sequences ? "sequence_classification" : "causal_lm"));
+    return sequences;
 }
 
 void sequence_head_put(const struct sequence_head *h, void (*put)(void *to, const char *key, const char *json),

@@ -44,8 +44,8 @@ struct batch_layout sequence_head_batch(const struct model_spec *spec, const str
 /* Adds the two last blocks. last: the final norm, as of block_lm_head. */
 int sequence_head_add(struct chain *c, int root, const struct lm_head *last, const struct sequence_head *h,
                       struct dt_error *err);
-/* Gives config.json the members num_labels and task, from its labels and its class. */
-void sequence_head_flatten(struct cJSON *config);
+/* Gives config.json the members num_labels and task, from its labels and its class. True: sequences get classes. */
+bool sequence_head_flatten(struct cJSON *config);
 /* Writes labels and problem_type, if sequences get classes. */
 void sequence_head_put(const struct sequence_head *h, void (*put)(void *to, const char *key, const char *json),
                        void *to);
