@@ -496,8 +496,11 @@ static bool read_field(struct dt_config *c, const char *section, const struct dt
             e->bad = true;
             struct dt_text t;
             dt_text_init(&t);
-            dt_text_printf(&t, "%s: %s: is ", e->value_where, e->name);
-            dt_value_show(e->value, &t);
+            const char *fault = dt_value_fault(field->rule, value_of(c, field->rule, e), c->arena);
+            dt_text_printf(&t, "%s: %s: %s", e->value_where, e->name, fault != NULL ? fault : "is ");
+            if (fault == NULL) {
+                dt_value_show(e->value, &t);
+            }
             bool known = dt_value_is_later(field->rule, e->value);
             dt_text_puts(&t, known ? ", which is not there yet" : "");
             known = known || explain(field->rule, e->value, &t);

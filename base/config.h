@@ -62,7 +62,8 @@ struct dt_strings {
 enum { DT_SOURCES_MAX = 64 };
 struct dt_source {
     const char *path;
-    double weight; /* above 0, up to 1e9 */
+    double weight;    /* above 0, up to 1e9 */
+    const char *text; /* what the job names, where the path is that of shards which were made of it; else null */
 };
 struct dt_sources {
     const char *words; /* the path, or "a, b" for messages; null: there is none */

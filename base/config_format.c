@@ -95,7 +95,7 @@ void dt_value_expected(const struct dt_rule *rule, struct dt_text *out)
         dt_text_puts(out, "a string that is not empty, or a list of such strings");
         break;
     case DT_RULE_SOURCES:
-        dt_text_puts(out, "a path, or a list of {\"path\": PATH, \"weight\": NUMBER} with weights above 0");
+        dt_text_puts(out, "a path, or a list of {\"path\": PATH, \"weight\": NUMBER} with weights above 0, up to 1e9");
         break;
     case DT_RULE_SETS:
         dt_text_puts(out, "a path, a list of paths, or {\"NAME\": PATHS, ...} with names of letters, digits, _ and -");

@@ -66,8 +66,9 @@ void config_add_problem(struct dt_config *c, const struct entry *e, char *text);
 void config_find_unknown(struct dt_config *c);
 /* Appends a number as people write it. */
 void config_add_double(double v, struct dt_text *out);
-/* config_sets.c: a value of DT_RULE_SETS. parse: as dt_value_parse. */
+/* config_sets.c: a value of DT_RULE_SETS. parse: as dt_value_parse; fault: as dt_value_fault. */
 bool config_parse_sets(const cJSON *value, struct dt_arena *arena, struct dt_sets *out);
+const char *config_sets_fault(const cJSON *value, struct dt_arena *arena);
 void config_format_sets(const struct dt_sets *sets, struct dt_text *out);
 void config_schema_sets(const struct dt_rule *rule, struct dt_text *out);
 /* Appends the choice at p, which ends at the next "|" or with the string. */

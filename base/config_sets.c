@@ -22,25 +22,63 @@ struct dt_sets dt_set_alone(struct dt_arena *arena, const char *path)
     return (struct dt_sets){1, of};
 }
 
-/* A path, or a list of paths. */
+/* What is wrong with a path, or a list of paths; null: nothing. */
+static const char *paths_fault(const cJSON *value, struct dt_arena *arena)
+{
+    int count = cJSON_IsArray(value) ? cJSON_GetArraySize(value) : 1, number = 1;
+    if (count < 1 || count > DT_SOURCES_MAX) {
+        return dt_arena_printf(arena, "has %d paths; 1 to %d are right", count, DT_SOURCES_MAX);
+    }
+    for (const cJSON *v = cJSON_IsArray(value) ? value->child : value; v != NULL && number <= count; v = v->next) {
+        if (!cJSON_IsString(v) || v->valuestring[0] == 0) {
+            struct dt_text shown;
+            dt_text_init(&shown);
+            dt_value_show(v, &shown);
+            const char *fault = cJSON_IsArray(value) ? dt_arena_printf(arena, "entry %d is %s", number, shown.data)
+                                                     : dt_arena_printf(arena, "is %s", shown.data);
+            dt_text_clear(&shown);
+            return fault;
+        }
+        number++;
+    }
+    return NULL;
+}
+
 static bool parse_paths(const cJSON *value, struct dt_arena *arena, struct dt_sources *out)
 {
-    int count = cJSON_IsArray(value) ? cJSON_GetArraySize(value) : 1;
-    if (count < 1 || count > DT_SOURCES_MAX) {
+    if (paths_fault(value, arena) != NULL) {
         return false;
     }
+    int count = cJSON_IsArray(value) ? cJSON_GetArraySize(value) : 1;
     struct dt_source *of = dt_arena_alloc(arena, (size_t)count * sizeof *of);
     const cJSON *v = cJSON_IsArray(value) ? value->child : value;
     const char *words = "";
     for (int i = 0; i < count; i++, v = v->next) {
-        if (!cJSON_IsString(v) || v->valuestring[0] == 0) {
-            return false;
-        }
-        of[i] = (struct dt_source){dt_arena_strdup(arena, v->valuestring), 1};
+        of[i] = (struct dt_source){.path = dt_arena_strdup(arena, v->valuestring), .weight = 1};
         words = i == 0 ? of[i].path : dt_arena_printf(arena, "%s, %s", words, of[i].path);
     }
     *out = (struct dt_sources){words, count, of};
     return true;
+}
+
+const char *config_sets_fault(const cJSON *value, struct dt_arena *arena)
+{
+    const char *fault = NULL;
+    if (!cJSON_IsObject(value)) {
+        return cJSON_IsArray(value) ? paths_fault(value, arena) : NULL;
+    }
+    int count = cJSON_GetArraySize(value);
+    if (count < 1 || count > DT_SETS_MAX) {
+        return dt_arena_printf(arena, "has %d sets; 1 to %d are right", count, DT_SETS_MAX);
+    }
+    for (const cJSON *v = value->child; v != NULL && fault == NULL; v = v->next) {
+        if (!good_name(v->string)) {
+            return dt_arena_printf(arena, "\"%s\" is no name of a set", v->string);
+        }
+        fault = paths_fault(v, arena);
+        fault = fault != NULL ? dt_arena_printf(arena, "%s: %s", v->string, fault) : NULL;
+    }
+    return fault;
 }
 
 bool config_parse_sets(const cJSON *value, struct dt_arena *arena, struct dt_sets *out)

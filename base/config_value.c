@@ -218,21 +218,77 @@ static bool parse_strings(const cJSON *value, struct dt_arena *arena, struct dt_
 struct dt_sources dt_source_alone(struct dt_arena *arena, const char *path)
 {
     struct dt_source *of = dt_arena_alloc(arena, sizeof *of);
-    *of = (struct dt_source){dt_arena_strdup(arena, path), 1};
+    *of = (struct dt_source){.path = dt_arena_strdup(arena, path), .weight = 1};
     return (struct dt_sources){of->path, 1, of};
 }
 
-/* One of a list: an object with a path and a weight. */
-static bool parse_source(const cJSON *value, struct dt_arena *arena, struct dt_source *out)
+/* What is wrong with one of a list, which must be an object with a path and a weight; null: nothing. The text is in
+ * the arena. */
+static const char *source_fault(const cJSON *value, struct dt_arena *arena)
 {
     const cJSON *path = cJSON_GetObjectItemCaseSensitive(value, "path"),
-                *weight = cJSON_GetObjectItemCaseSensitive(value, "weight");
-    if (!cJSON_IsObject(value) || cJSON_GetArraySize(value) != 2 || !cJSON_IsString(path) ||
-        path->valuestring[0] == 0 || !cJSON_IsNumber(weight) || !(weight->valuedouble > 0) ||
-        !(weight->valuedouble <= DT_WEIGHT_MAX)) {
+                *weight = cJSON_GetObjectItemCaseSensitive(value, "weight"), *bad = NULL;
+    const char *key = NULL;
+    if (!cJSON_IsObject(value)) {
+        bad = value;
+    } else if (path == NULL || weight == NULL) {
+        return path == NULL ? "has no path" : "has no weight";
+    } else if (!cJSON_IsString(path) || path->valuestring[0] == 0) {
+        key = "path";
+        bad = path;
+    } else if (!cJSON_IsNumber(weight) || !(weight->valuedouble > 0) || !(weight->valuedouble <= DT_WEIGHT_MAX)) {
+        key = "weight";
+        bad = weight;
+    }
+    for (const cJSON *v = bad == NULL ? value->child : NULL; v != NULL; v = v->next) {
+        if (v != path && v != weight) {
+            return dt_arena_printf(arena, "has \"%s\", which is neither path nor weight", v->string);
+        }
+    }
+    if (bad == NULL) {
+        return NULL;
+    }
+    struct dt_text shown;
+    dt_text_init(&shown);
+    dt_value_show(bad, &shown);
+    const char *fault = dt_arena_printf(arena, "%s%sis %s", key != NULL ? key : "", key != NULL ? " " : "", shown.data);
+    dt_text_clear(&shown);
+    return fault;
+}
+
+const char *dt_value_fault(const struct dt_rule *rule, const cJSON *value, struct dt_arena *arena)
+{
+    if (rule->type == DT_RULE_SETS) {
+        return config_sets_fault(value, arena);
+    }
+    if (rule->type != DT_RULE_SOURCES || !cJSON_IsArray(value)) {
+        return NULL;
+    }
+    int count = cJSON_GetArraySize(value), number = 1;
+    if (count > DT_SOURCES_MAX) {
+        return dt_arena_printf(arena, "has %d entries, and %d are the most", count, DT_SOURCES_MAX);
+    }
+    for (const cJSON *v = value->child; v != NULL; v = v->next, number++) {
+        const char *fault = source_fault(v, arena),
+                   *path = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(v, "path"));
+        if (fault != NULL && path != NULL && *path != 0) {
+            return dt_arena_printf(arena, "entry %d (%s): %s", number, path, fault);
+        }
+        if (fault != NULL) {
+            return dt_arena_printf(arena, "entry %d: %s", number, fault);
+        }
+    }
+    return NULL;
+}
+
+static bool parse_source(const cJSON *value, struct dt_arena *arena, struct dt_source *out)
+{
+    if (source_fault(value, arena) != NULL) {
         return false;
     }
-    *out = (struct dt_source){dt_arena_strdup(arena, path->valuestring), weight->valuedouble};
+    *out =
+        (struct dt_source){.path = dt_arena_strdup(arena, cJSON_GetObjectItemCaseSensitive(value, "path")->valuestring),
+                           .weight = cJSON_GetObjectItemCaseSensitive(value, "weight")->valuedouble};
     return true;
 }
 

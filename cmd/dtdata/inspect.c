@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { SHOWN_BYTES = 400, SHOWN_IDS = 200 };
 
@@ -294,7 +295,12 @@ int run_inspect(int argc, char **argv)
     }
     for (int i = optind; i < argc; i++) {
         struct dt_error err = {0};
+        struct stat st;
         bool rows = dt_text_ends_with(argv[i], ".safetensors");
+        if (stat(argv[i], &st) == 0 && S_ISDIR(st.st_mode)) {
+            return command_usage("inspect: %s is a folder; name its shards: %s/*.bin, or *.safetensors", argv[i],
+                                 argv[i]);
+        }
         if ((rows ? inspect_rows : inspect_shard)(argv[i], &o, &err) != 0) {
             code = command_fail(&err, DT_EXIT_FAILED);
         }

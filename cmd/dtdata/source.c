@@ -102,8 +102,8 @@ static int fill(struct source *s, size_t least, struct dt_error *err)
     static const size_t piece = 1 << 16;
     while (s->size < least && !s->ended) {
         size_t room = least - s->size > piece ? least - s->size : piece, got = 0;
-        if (s->capacity - s->size < room) {
-            s->capacity = s->size + room;
+        if (s->capacity < s->size + room + 1) { /* one more ends the text of a block */
+            s->capacity = s->size + room + 1;
             s->rest = dt_realloc(s->rest, s->capacity);
         }
         if (unpack_read(s->in, (unsigned char *)s->rest + s->size, room, &got, err) != 0) {
@@ -119,19 +119,43 @@ static int fill(struct source *s, size_t least, struct dt_error *err)
     return 0;
 }
 
-static void drop(struct source *s, size_t size)
+/* Counts what is taken from the beginning of `rest`. Only places of records are told by line. */
+static void pass(struct source *s, size_t size)
 {
-    const char *rest = s->rest;
-    int64_t lines = 0;
-    for (size_t i = 0; i < size; i++) {
-        lines += rest[i] == '\n';
+    const char *at = s->rest, *end = at + size;
+    while (s->kind != SOURCE_TEXT && (at = memchr(at, '\n', (size_t)(end - at))) != NULL) {
+        s->at.line++;
+        at++;
     }
-    s->at.line += lines;
     s->at.offset += (int64_t)size;
     s->size -= size;
+}
+
+static void drop(struct source *s, size_t size)
+{
     if (size > 0) {
+        pass(s, size);
         memmove(s->rest, s->rest + size, s->size);
     }
+}
+
+/* Hands over the beginning of `rest` as the text of a block, in its memory; what follows moves to the block's. */
+static void hand_over(struct source *s, struct text_block *b, size_t size)
+{
+    char *text = s->rest, *spare = b->text;
+    size_t capacity = s->capacity, spare_capacity = b->capacity;
+    pass(s, size);
+    if (spare_capacity < s->size + 1) {
+        spare_capacity = s->size + 1 > SOURCE_BLOCK_BYTES + 1 ? s->size + 1 : SOURCE_BLOCK_BYTES + 1;
+        spare = dt_realloc(spare, spare_capacity);
+    }
+    memcpy(spare, text + size, s->size);
+    s->rest = spare;
+    s->capacity = spare_capacity;
+    text[size] = 0;
+    b->text = text;
+    b->capacity = capacity;
+    b->size = size;
 }
 
 /* The first bytes of the file: its byte order mark goes, and a NUL makes it binary. */
@@ -284,13 +308,6 @@ int source_next(struct source *s, struct text_block *b, struct dt_error *err)
     if (result != 0) {
         return -1;
     }
-    if (b->capacity < end + 1) {
-        b->capacity = end + 1 > SOURCE_BLOCK_BYTES + 1 ? end + 1 : SOURCE_BLOCK_BYTES + 1;
-        b->text = dt_realloc(b->text, b->capacity);
-    }
-    memcpy(b->text, s->rest, end);
-    b->text[end] = 0;
-    b->size = end;
     b->begin = s->at;
     b->first = first;
     s->given = true;
@@ -298,7 +315,7 @@ int source_next(struct source *s, struct text_block *b, struct dt_error *err)
     b->open = s->joined = open;
     b->marked = s->marked;
     s->marked = false;
-    drop(s, end);
+    hand_over(s, b, end);
     /* the last block must be known as it: look whether more follows */
     result = fill(s, 1, err);
     b->last = s->ended && s->size == 0;

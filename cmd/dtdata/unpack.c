@@ -78,6 +78,25 @@ static int wait_for_data(const struct unpack *u, struct dt_error *err)
     return 0;
 }
 
+/* Reads the next bytes of the file, at most `size`; *got: 0 at its end. */
+static int read_some(struct unpack *u, unsigned char *out, size_t size, size_t *got, struct dt_error *err)
+{
+    ssize_t n = 0;
+    *got = 0;
+    while (!u->ended && n <= 0) {
+        if (wait_for_data(u, err) != 0) {
+            return -1;
+        }
+        n = read(u->fd, out, size);
+        if (n < 0 && errno != EINTR) {
+            return dt_fail_errno(err, "%s", u->path);
+        }
+        u->ended = n == 0;
+        *got = n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
 /* Reads on until `least` bytes of input are there, or the file ends. */
 static int fill(struct unpack *u, unsigned least, struct dt_error *err)
 {
@@ -87,15 +106,11 @@ static int fill(struct unpack *u, unsigned least, struct dt_error *err)
     memmove(u->input, u->stream.next_in, u->stream.avail_in);
     u->stream.next_in = u->input;
     while (u->stream.avail_in < least && !u->ended) {
-        if (wait_for_data(u, err) != 0) {
+        size_t got;
+        if (read_some(u, u->input + u->stream.avail_in, INPUT_BYTES - u->stream.avail_in, &got, err) != 0) {
             return -1;
         }
-        ssize_t n = read(u->fd, u->input + u->stream.avail_in, INPUT_BYTES - u->stream.avail_in);
-        if (n < 0 && errno != EINTR) {
-            return dt_fail_errno(err, "%s", u->path);
-        }
-        u->ended = n == 0;
-        u->stream.avail_in += n > 0 ? (unsigned)n : 0;
+        u->stream.avail_in += (unsigned)got;
     }
     return 0;
 }
@@ -217,6 +232,16 @@ static int look(struct unpack *u, struct dt_error *err)
     return 0;
 }
 
+/* What is not in the input yet goes straight to `out`. */
+static int read_plain(struct unpack *u, unsigned char *out, size_t size, size_t *got, struct dt_error *err)
+{
+    *got = u->stream.avail_in < size ? u->stream.avail_in : size;
+    memcpy(out, u->stream.next_in, *got);
+    u->stream.next_in += *got;
+    u->stream.avail_in -= (unsigned)*got;
+    return *got > 0 || size == 0 ? 0 : read_some(u, out, size, got, err);
+}
+
 int unpack_read(struct unpack *u, unsigned char *out, size_t size, size_t *got, struct dt_error *err)
 {
     *got = 0;
@@ -233,16 +258,7 @@ int unpack_read(struct unpack *u, unsigned char *out, size_t size, size_t *got, 
             return -1;
         }
     }
-    if (u->packing == PLAIN) {
-        if (fill(u, 1, err) != 0) {
-            return -1;
-        }
-        *got = u->stream.avail_in < size ? u->stream.avail_in : size;
-        memcpy(out, u->stream.next_in, *got);
-        u->stream.next_in += *got;
-        u->stream.avail_in -= (unsigned)*got;
-    }
-    return 0;
+    return u->packing == PLAIN ? read_plain(u, out, size, got, err) : 0;
 }
 
 int unpack_skip(struct unpack *u, int64_t offset, struct dt_error *err)

@@ -120,14 +120,21 @@ static int take_utf8(const struct work_form *f, struct item *i, struct hand *h, 
 /* The block of a text by itself, or as part of a strand. */
 static int do_text(const struct work_form *f, struct item *i, struct hand *h, struct tokenizer_stream *stream)
 {
-    const char *text;
-    size_t size;
+    const char *text = i->block.text;
+    size_t size = i->block.size;
     uint64_t from = i->block.first ? 0 : (uint64_t)i->block.begin.offset; /* a byte order mark is no text */
-    if (take_utf8(f, i, h, &text, &size) != 0) {
-        return -1;
+    /* a tokenizer looks whether the text is UTF-8 before it takes any of it: why it is not is asked for afterwards */
+    bool alone = stream == NULL && f->coder->tokenizer != NULL;
+    int result = alone ? coder_encode_part(f->coder, h->scratch, text, size, from, &i->ids, &i->err) : -1;
+    if (result != 0) {
+        if (take_utf8(f, i, h, &text, &size) != 0) {
+            return -1;
+        }
+        if (!alone || text != i->block.text) {
+            result = stream != NULL ? tokenizer_stream_add(stream, text, size, &i->ids, &i->err)
+                                    : coder_encode_part(f->coder, h->scratch, text, size, from, &i->ids, &i->err);
+        }
     }
-    int result = stream != NULL ? tokenizer_stream_add(stream, text, size, &i->ids, &i->err)
-                                : coder_encode_part(f->coder, h->scratch, text, size, from, &i->ids, &i->err);
     if (result == 0 && stream != NULL && !i->block.open) {
         result = tokenizer_stream_end(stream, &i->ids, &i->err);
     }
@@ -228,6 +235,10 @@ static int add_row(void *context, const struct record *r, struct dt_error *err)
     }
     if (encode_row(t, r, &ids, &types, &count, err) != 0) {
         return dt_wrap(err, "%s", r->where);
+    }
+    if (count == 0) { /* no text, and no special tokens: nothing that a model could judge */
+        tally_add(&t->item->tally, TALLY_EMPTY, 1, r->where);
+        return 0;
     }
     row_list_add(&t->item->rows[side], ids, types, count, label);
     return 0;

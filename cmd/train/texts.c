@@ -515,7 +515,10 @@ static const struct dt_source *replaced(const struct texts *x, char *const *shar
     for (int i = 0; i < from->count; i++) {
         const char *now = shards_of(x, shards, from->of[i].path);
         of[i] = from->of[i];
-        of[i].path = now != NULL ? dt_arena_strdup(arena, now) : of[i].path;
+        if (now != NULL) {
+            of[i].text = of[i].path;
+            of[i].path = dt_arena_strdup(arena, now);
+        }
     }
     return of;
 }

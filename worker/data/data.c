@@ -291,11 +291,15 @@ void data_end_documents(struct data_source *s, int64_t id)
     s->document_end = id;
 }
 
-void data_list_file(struct data_source *s, const char *path, int64_t count, uint64_t hash)
+void data_list_named(struct data_source *s, const char *name, int64_t count, uint64_t hash)
 {
     s->files = dt_realloc(s->files, (size_t)(s->file_count + 1) * sizeof *s->files);
-    s->files[s->file_count++] =
-        (struct data_file){.name = dt_strdup(data_base_name(path)), .count = count, .hash = hash};
+    s->files[s->file_count++] = (struct data_file){.name = dt_strdup(name), .count = count, .hash = hash};
+}
+
+void data_list_file(struct data_source *s, const char *path, int64_t count, uint64_t hash)
+{
+    data_list_named(s, data_base_name(path), count, hash);
 }
 
 bool data_differ(const struct data_file *was, int was_count, const struct data_source *s, struct dt_text *what)
@@ -422,15 +426,21 @@ static int64_t count_targets(const struct data_source *s, const struct batch *b)
     return targets;
 }
 
-/* How many positions of a row the batch needs: behind them nothing is seen, and nothing is a target. */
+/* The number of positions of a row up to the last one that is seen or judged. mask: the field that says what is seen;
+ * -1: choices, of which the last position is judged. */
 static int64_t used_positions(const struct data_source *s, const struct batch *b, int mask, int64_t row)
 {
-    int64_t most = s->layout.field[mask].most[1], count = most;
-    const int32_t *seen = (const int32_t *)b->at[mask] + row * most, *labels = NULL;
-    if (s->targets >= 0 && batch_of_positions(&s->layout.field[s->targets])) {
-        labels = (const int32_t *)b->at[s->targets] + row * most;
+    const int32_t *seen = NULL, *labels = NULL;
+    int64_t count = 0;
+    if (mask >= 0) {
+        count = s->layout.field[mask].most[1];
+        seen = (const int32_t *)b->at[mask] + row * count;
     }
-    while (count > 0 && seen[count - 1] == 0 && (labels == NULL || labels[count - 1] == -100)) {
+    if (s->targets >= 0 && batch_of_positions(&s->layout.field[s->targets])) {
+        count = s->layout.field[s->targets].most[1];
+        labels = (const int32_t *)b->at[s->targets] + row * count;
+    }
+    while (count > 0 && (seen == NULL || seen[count - 1] == 0) && (labels == NULL || labels[count - 1] == -100)) {
         count--;
     }
     return count;
@@ -453,12 +463,12 @@ static void shorten(const struct data_source *s, struct batch *b, int64_t length
 /* Leaves out positions at the end that are padding in the first `filled` rows. The others are empty. */
 static void leave_out_padding(const struct data_source *s, struct batch *b, int64_t filled)
 {
-    int mask = s->pad_multiple > 0 ? batch_find(&s->layout, "attention_mask") : -1;
+    int mask = s->choices == NULL ? batch_find(&s->layout, "attention_mask") : -1;
     int64_t length = 1;
-    if (mask < 0) {
+    if (s->pad_multiple == 0 || (mask < 0 && s->choices == NULL)) {
         return;
     }
-    b->length = s->layout.field[mask].most[1];
+    b->length = s->layout.field[mask >= 0 ? mask : batch_find(&s->layout, "input_ids")].most[1];
     for (int64_t row = 0; row < filled && length < b->length; row++) {
         int64_t used = used_positions(s, b, mask, row);
         length = used > length ? used : length;

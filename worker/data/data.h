@@ -173,7 +173,7 @@ int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position);
 /* Fills one micro-batch of a rank, b, which is in host memory. Row r gets the sample at position
  * first + r * ranks + rank of the epoch, so rank k takes samples k, k + ranks, ... A position >=
  * sample_count gives a row of zeros without targets, for the ragged end of an evaluation. Sets
- * b->weight and, where samples have masks, b->length (pad_multiple). Fails as the source's `read` does. */
+ * b->weight and, where samples have masks or are choices, b->length (pad_multiple). Fails as the source's `read` does. */
 int data_batch(const struct data_source *s, const struct sampler *order, int64_t epoch, int64_t first, int rank,
                int ranks, struct batch *b, struct dt_error *err);
 

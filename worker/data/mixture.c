@@ -15,6 +15,26 @@ struct mixed {
     int open;
 };
 
+/* What the job calls a source. */
+static const char *name_of(const struct dt_source *from)
+{
+    return from->text != NULL ? from->text : from->path;
+}
+
+/* Opens one source. The files of shards that were made of a text are called by the text. */
+static int open_one(struct data_source *s, const struct dt_source *from, const char *format,
+                    const struct batch_layout *layout, struct dt_error *err)
+{
+    if (data_open(s, from->path, format, layout, err) != 0) {
+        return from->text != NULL ? dt_wrap(err, "%s", from->text) : -1;
+    }
+    for (int i = 0; from->text != NULL && i < s->file_count; i++) {
+        free(s->files[i].name);
+        s->files[i].name = s->file_count == 1 ? dt_strdup(from->text) : dt_format("%s, part %d", from->text, i + 1);
+    }
+    return 0;
+}
+
 static void close_mixed(struct data_source *s)
 {
     struct mixed *m = s->state;
@@ -51,7 +71,7 @@ static int share_out(struct data_mixture *m, const struct dt_sources *from, stru
     for (int i = 0; i < m->count; i++) {
         if (m->part[i].quota == 0) {
             return dt_fail(err, DT_INVALID, "%s: weight %g is less than a sample in %d; raise it or leave it out",
-                           from->of[i].path, from->of[i].weight, MIXTURE_BLOCK);
+                           name_of(&from->of[i]), from->of[i].weight, MIXTURE_BLOCK);
         }
         m->part[i].before = before;
         before += m->part[i].quota;
@@ -88,7 +108,7 @@ static int check_alike(const struct data_source *first, const struct data_source
 static void add_files(struct data_source *s, const struct data_source *from)
 {
     for (int i = 0; i < from->file_count; i++) {
-        data_list_file(s, from->files[i].name, from->files[i].count, from->files[i].hash);
+        data_list_named(s, from->files[i].name, from->files[i].count, from->files[i].hash);
     }
 }
 
@@ -138,7 +158,7 @@ int data_open_mixture(struct data_source *s, const struct dt_sources *from, cons
                       const struct batch_layout *layout, struct dt_error *err)
 {
     if (from->count == 1) {
-        return data_open(s, from->of[0].path, format, layout, err);
+        return open_one(s, &from->of[0], format, layout, err);
     }
     struct mixed *m = dt_alloc(sizeof *m);
     *s = (struct data_source){.ops = &data_mixed, .layout = *layout, .targets = batch_targets(layout), .state = m};
@@ -146,10 +166,10 @@ int data_open_mixture(struct data_source *s, const struct dt_sources *from, cons
     int rc = share_out(&m->mixture, from, err);
     for (int i = 0; rc == 0 && i < from->count; i++) {
         struct data_source *one = &m->source[i];
-        rc = data_open(one, from->of[i].path, format, layout, err);
+        rc = open_one(one, &from->of[i], format, layout, err);
         m->open += rc == 0;
         if (rc == 0 && i > 0) {
-            rc = check_alike(&m->source[0], one, from->of[0].path, from->of[i].path, err);
+            rc = check_alike(&m->source[0], one, name_of(&from->of[0]), name_of(&from->of[i]), err);
         }
         if (rc == 0) {
             add_source(s, &m->mixture.part[i], one);

@@ -24,6 +24,8 @@ const char *data_tokens_lack(const struct batch_layout *layout);
 void data_expect_bytes(const void *at, size_t size);
 /* For `open`: appends a file to s->files. */
 void data_list_file(struct data_source *s, const char *path, int64_t count, uint64_t hash);
+/* The same under a name that may have folders. */
+void data_list_named(struct data_source *s, const char *name, int64_t count, uint64_t hash);
 /* The name without folders. */
 const char *data_base_name(const char *path);
 

@@ -5,13 +5,14 @@
 #include "worker/data/shards.h"
 #include "worker/data/shards_set.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { BUFFER_BYTES = 1 << 18, SOURCES_LISTED = 10000, U16_VOCABULARY = 65536 };
+enum { BUFFER_BYTES = 1 << 18, PASSED_ON_BYTES = 1 << 23, SOURCES_LISTED = 10000, U16_VOCABULARY = 65536 };
 
 /* the JSON first, so a process that sees a shard finds its JSON */
 static const char *const suffixes[] = {".bin.json", ".bin", NULL};
@@ -26,6 +27,7 @@ struct shard_writer {
     /* the shard being written */
     int fd; /* -1: none */
     int64_t count;
+    int64_t written, passed_on; /* bytes: behind the header, and those that are on their way to the disk */
     int32_t max_id;
     XXH3_state_t *hash;
     struct dt_text sources;
@@ -95,6 +97,7 @@ static int begin_shard(struct shard_writer *w, struct dt_error *err)
         w->set.count++;
         w->count = 0;
         w->max_id = -1;
+        w->written = w->passed_on = 0;
         (void)XXH3_64bits_reset(w->hash);
         result = dt_file_write_all(w->fd, header, sizeof header, path, err);
     }
@@ -135,7 +138,13 @@ static int flush(struct shard_writer *w, struct dt_error *err)
     char *path = shard_set_work_path(&w->set, w->set.count - 1, ".bin");
     int result = w->buffered == 0 ? 0 : dt_file_write_all(w->fd, w->buffer, w->buffered, path, err);
     (void)XXH3_64bits_update(w->hash, w->buffer, w->buffered);
+    w->written += (int64_t)w->buffered;
     w->buffered = 0;
+    if (w->written - w->passed_on >= PASSED_ON_BYTES) { /* the disk works beside us, and the end waits for little */
+        (void)sync_file_range(w->fd, SHARD_HEADER_BYTES + w->passed_on, w->written - w->passed_on,
+                              SYNC_FILE_RANGE_WRITE);
+        w->passed_on = w->written;
+    }
     free(path);
     return result;
 }

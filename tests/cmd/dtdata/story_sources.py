@@ -223,6 +223,13 @@ def test_csv_and_tsv(tmp_path):
     (tmp_path / "e.csv").write_bytes(b",text,label,,,x,x\n0,a,ham,,,,\n1,b,spam,,,1,2\n")
     dtdata("tokenize", "-o", tmp_path / "e", "--label_column", "label", tmp_path / "e.csv")
     assert rows(tmp_path / "e/train-00000.safetensors")[0] == [([97], 0), ([98], 1)]
+    # a text without ids is no row: nothing could be judged by it
+    (tmp_path / "0.csv").write_bytes(b'text,label\na,ham\n"",spam\nb,spam\n')
+    _, err = dtdata("tokenize", "-o", tmp_path / "0", "--label_column", "label", tmp_path / "0.csv")
+    assert f"dtdata: skipped 1 document without text; the first is {tmp_path}/0.csv:3\n" in err
+    assert rows(tmp_path / "0/train-00000.safetensors")[0] == [([97], 0), ([98], 1)]
+    _, err = dtdata("inspect", tmp_path / "0", code=2)
+    assert f"dtdata: inspect: {tmp_path}/0 is a folder; name its shards: {tmp_path}/0/*.bin, or *.safetensors\n" in err
     (tmp_path / "n.csv").write_bytes(b"text,label\na,10\nb,0.5\n")
     dtdata("tokenize", "-o", tmp_path / "n", "--label_column", "label", "--regression", tmp_path / "n.csv")
     got, meta = rows(tmp_path / "n/train-00000.safetensors")
@@ -324,6 +331,15 @@ def test_what_is_not_utf8(tmp_path):
     dtdata("tokenize", "--tokenizer", path, "--end", "<|endoftext|>", "--encoding_errors", "replace", "-o", tmp_path / "q", tmp_path / "s")
     wanted = judge("print(json.dumps(T(sys.argv[1]).encode(open(sys.argv[2], errors='replace', newline='').read(), add_special_tokens=False).ids))", path, tmp_path / "s")
     assert shards(tmp_path / "q") == wanted + [0]
+    # a few such bytes in a long text: it is cut in blocks all the same
+    words = bytearray(b"".join(r.choice([b"the ", b"word ", b"it's ", b"x\n", b"42, ", b"<|endoftext|> ", "\u4e2d ".encode()]) for _ in range(300000)))
+    for _ in range(12):
+        words[r.randrange(len(words))] = 0xff
+    (tmp_path / "w").write_bytes(words)
+    wanted = judge("print(json.dumps(T(sys.argv[1]).encode(open(sys.argv[2], errors='replace', newline='').read(), add_special_tokens=False).ids))", path, tmp_path / "w")
+    for threads in (1, 2):
+        dtdata("tokenize", "--tokenizer", path, "--end", "<|endoftext|>", "--encoding_errors", "replace", "--threads", threads, "-o", tmp_path / f"w{threads}", tmp_path / "w")
+        assert shards(tmp_path / f"w{threads}") == wanted + [0]
 
 
 def test_zstd(tmp_path):

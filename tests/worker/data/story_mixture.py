@@ -60,9 +60,19 @@ def test_other_weights(tmp_path):
 
 def test_lists_that_are_none(tmp_path):
     job, a, _ = make_job(tmp_path)
-    for value in ('[{"path": "a.bin"}]', '[{"path": "a.bin", "weight": 0}]', "[]", '[{"path": "a.bin", "weight": 1, "name": "x"}]'):
+    good = '{"path": "g.bin", "weight": 1}'
+    for value, fault in (('[{"path": "a.bin"}]', "entry 1 (a.bin): has no weight"), (f'[{good}, {{"path": "a.bin", "weight": 0}}]', "entry 2 (a.bin): weight is 0"),
+                         (f'[{good}, {good}, {{"path": "a.bin", "weight": "2"}}, {{"path": "b", "weight": -1}}]', 'entry 3 (a.bin): weight is "2"'),
+                         ('[{"path": "a.bin", "weight": 2e9}]', "entry 1 (a.bin): weight is 2000000000"), ('[{"weight": 1}]', "entry 1: has no path"),
+                         ('[{"path": "", "weight": 1}]', 'entry 1: path is ""'), (f'[{good}, "a.bin"]', 'entry 2: is "a.bin"'), ("[]", "is []"),
+                         ('[{"path": "a.bin", "weight": 1, "name": "x"}]', 'entry 1 (a.bin): has "name", which is neither path nor weight'),
+                         ("[" + ", ".join([good] * 65) + "]", "has 65 entries, and 64 are the most")):
         refused = run(job, tmp_path / "out", 2, 1, f"data.train={value}", code=1)
-        assert 'give a path, or a list of {"path": PATH, "weight": NUMBER} with weights above 0' in refused.err, refused
+        assert f'data.train: {fault}; give a path, or a list of {{"path": PATH, "weight": NUMBER}} with weights above 0, up to 1e9' in refused.err, refused
+    for value, fault in (('["a", 5]', "entry 2 is 5"), ('{"x y": "a"}', '"x y" is no name of a set'), ('{"x": ["a", ""]}', 'x: entry 2 is ""'), ('{"x": null, "y": 3}', "y: is 3"),
+                         ("{}", "has 0 sets; 1 to 16 are right")):
+        refused = run(job, tmp_path / "out", 2, 1, f"data.val={value}", code=1)
+        assert f"data.val: {fault}; give a path, a list of paths, or " in refused.err, (value, refused)
     alone = run(job, tmp_path / "alone", 2, 1, f'data.train=[{{"path": "{a}", "weight": 7}}]')
     assert "% of the samples" not in alone.err
     assert json.loads((tmp_path / "alone" / "job.json").read_text())["data"]["train"] == a

@@ -121,9 +121,19 @@ def test_changed_texts(tmp_path, place):
     (corpus / "a.txt").write_text(text(1).replace("fox", "cat"))
     os.utime(corpus / "a.txt", ns=(times.st_atime_ns, times.st_mtime_ns))  # size and time are what they were
     p = train(job, tmp_path / "out", sets=["training.max_steps=8"], code=1)
-    assert "tokenizes 5 files" in p.err and "data.train: train-00000.bin is not what it was" in p.err, p
+    assert "tokenizes 5 files" in p.err and f"data.train: {corpus} is not what it was" in p.err, p
     assert len(entries(tmp_path)) == len(first) + 1
     train(job, tmp_path / "out", sets=["training.max_steps=8", "checkpointing.accept=data.train"])
+    # of a mixture, too, the text is named that the job has
+    mixture = [{"path": str(place / "corpus"), "weight": 1}, {"path": str(corpus), "weight": 3}]
+    mixed = make_job(tmp_path, place, "mixed.json", train=mixture)
+    train(mixed, tmp_path / "mixed")
+    (corpus / "a.txt").write_text(text(1).replace("fox", "pig"))
+    p = train(mixed, tmp_path / "mixed", sets=["training.max_steps=8"], code=1)
+    assert f"data.train: {corpus} is not what it was" in p.err, p
+    p = plan(make_job(tmp_path, place, "less.json", train=[mixture[0], {"path": str(corpus), "weight": 1e-6}]))
+    assert f"data.train: {corpus}: weight 1e-06 is less than a sample in 4096" in p.stderr, p
+    train(job, tmp_path / "out", sets=["training.max_steps=9", "checkpointing.accept=data.train"])
     # another tokenizer, another key of the text
     assert "tokenizes" not in plan(job).stderr
     assert plan(job, "data.tokenizer=bytes").stderr.count("tokenizes") == 2
@@ -268,7 +278,7 @@ def test_refusals(tmp_path, place):
     small = tmp_path / "small.txt"
     small.write_text("a b")
     p = plan(job, f"data.train={small}")
-    assert p.returncode == 2 and "too few for one sample" in p.stderr, p
+    assert p.returncode == 2 and f"data.train: {small}: " in p.stderr and "too few for one sample" in p.stderr, p
     if os.geteuid() != 0:
         closed = tmp_path / "closed"
         closed.mkdir(mode=0o500)

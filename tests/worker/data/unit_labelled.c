@@ -1,6 +1,6 @@
-/* covers: worker/data/labelled.c worker/data/data.c */
+/* covers: worker/data/labelled.c worker/data/data.c worker/data/choices.c */
 /* Labelled rows: padded with a mask, by classes and by numbers; what does not fit is refused, with the
- * row. */
+ * row. Choices, whose batches are as short as they may be. */
 #include "tests/lib/folder.h"
 #include "worker/data/data.h"
 #include "worker/data/safetensors.h"
@@ -189,6 +189,49 @@ static void test_short_batches(void **state)
     data_close(&s);
 }
 
+/* A batch of choices has the positions of its longest one, however long samples may be. */
+static void test_short_choices(void **state)
+{
+    (void)state;
+    enum { LONG = 40 };
+    static const struct {
+        int64_t samples, first, multiple, length;
+    } cases[] = {{3, 0, 1, 7}, {3, 0, 8, 8}, {2, 0, 1, 4}, {1, 0, 1, 3}, {2, 2, 1, 7}, {2, 3, 4, 4}, {3, 0, 0, LONG}};
+    /* "ab" + " " + choice, one id per byte; the last one is a label only */
+    static const char *const texts[] = {"ab x", "ab yz", "ab words", "c q"};
+    FILE *f = fopen(in("choices.jsonl"), "w");
+    assert_non_null(f);
+    (void)fputs("{\"context\": \"ab\", \"choices\": [\"x\", \"yz\", \"words\"], \"label\": 1}\n"
+                "{\"context\": \"c\", \"choices\": [\"q\"], \"label\": 0}\n",
+                f);
+    assert_int_equal(fclose(f), 0);
+    struct data_source s;
+    struct dt_error err = {0};
+    struct job job = {.checkpointing.checkpoint_dir = folder};
+    struct batch_layout layout = batch_tokens(4, LONG, 256, "vocab_size");
+    if (data_open(&s, in("choices.jsonl"), "auto", &layout, &err) != 0 || data_prepare(&s, &job, false, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+    assert_int_equal(s.sample_count, 4);
+    const struct sampler order = {.sample_count = 4};
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        int32_t ids[3 * LONG], labels[3 * LONG];
+        struct batch b = {.layout = &s.layout, .at = {ids, labels}, .samples = cases[c].samples, .length = LONG};
+        s.pad_multiple = cases[c].multiple;
+        assert_int_equal(data_batch(&s, &order, 0, cases[c].first, 0, 1, &b, &err), 0);
+        assert_int_equal(b.length, cases[c].length);
+        for (int64_t row = 0; row < b.samples && cases[c].first + row < 4; row++) {
+            const char *text = texts[cases[c].first + row];
+            int64_t size = (int64_t)strlen(text), context = strchr(text, ' ') - text;
+            for (int64_t i = 0; i < b.length; i++) {
+                assert_int_equal(ids[row * b.length + i], i + 1 < size ? text[i] : 0);
+                assert_int_equal(labels[row * b.length + i], i + 1 < size && i + 1 >= context ? text[i + 1] : -100);
+            }
+        }
+    }
+    data_close(&s);
+}
+
 static void test_numbers(void **state)
 {
     (void)state;
@@ -305,8 +348,8 @@ static void test_bad_rows(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_short_batches),
-                                       cmocka_unit_test(test_numbers), cmocka_unit_test(test_files),
-                                       cmocka_unit_test(test_bad_rows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows),          cmocka_unit_test(test_short_batches),
+                                       cmocka_unit_test(test_short_choices), cmocka_unit_test(test_numbers),
+                                       cmocka_unit_test(test_files),         cmocka_unit_test(test_bad_rows)};
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

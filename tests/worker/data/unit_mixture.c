@@ -53,7 +53,7 @@ static int open_all(struct data_source *s, const double *by, struct dt_error *er
     static char paths[SOURCES][256];
     for (int i = 0; i < SOURCES; i++) {
         (void)snprintf(paths[i], sizeof paths[i], "%s/%s", folder, names[i]);
-        source[i] = (struct dt_source){paths[i], by[i]};
+        source[i] = (struct dt_source){.path = paths[i], .weight = by[i]};
     }
     const struct dt_sources from = {"a, b, c", SOURCES, source};
     const struct batch_layout layout = batch_tokens(1, 1, 0, "vocab_size");

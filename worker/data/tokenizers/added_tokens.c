@@ -182,10 +182,19 @@ bool added_tokens_any(const struct added_tokens *a, bool normalized)
     return (normalized ? a->normalized : a->raw).begins > 0;
 }
 
-bool added_tokens_begin(const struct added_tokens *a, const char *text, size_t size)
+size_t added_tokens_end_at(const struct added_tokens *a, const char *text, size_t size, size_t at)
 {
-    size_t end;
-    return longest_at(&a->raw, text, size, 0, &end) >= 0 || longest_at(&a->normalized, text, size, 0, &end) >= 0;
+    const struct trie *const tries[] = {&a->raw, &a->normalized};
+    size_t reached = 0;
+    for (int i = 0; i < 2; i++) {
+        size_t end = at;
+        int32_t token = longest_at(tries[i], text, size, at, &end);
+        if (token >= 0) {
+            end = a->tokens[token].rstrip ? spaces_after(text, size, end) : end;
+            reached = end > reached ? end : reached;
+        }
+    }
+    return reached;
 }
 
 size_t added_tokens_longest(const struct added_tokens *a)

@@ -24,8 +24,9 @@ bool added_tokens_next(const struct added_tokens *a, bool normalized, const char
 /* True if there are such tokens at all. */
 bool added_tokens_any(const struct added_tokens *a, bool normalized);
 
-/* True if a token of the raw or of the normalised text begins the text. */
-bool added_tokens_begin(const struct added_tokens *a, const char *text, size_t size);
+/* Where the longest token at text[at], of the raw or of the normalised text, ends with the white space that it takes;
+ * 0: none begins there. */
+size_t added_tokens_end_at(const struct added_tokens *a, const char *text, size_t size, size_t at);
 size_t added_tokens_longest(const struct added_tokens *a); /* bytes */
 
 const char *added_tokens_content(const struct added_tokens *a, int32_t id, size_t *size); /* null: none */

@@ -78,17 +78,22 @@ static int encode_pieces(const struct tokenizer *t, struct tokenizer_scratch *s,
     piece_cache_keys(s->cache, text, size, pieces, count, keys);
     reserve_ids(out, room);
     for (size_t i = 0; i < count; i++) {
-        if (piece_slot_get(&keys[i], out)) {
+        const char *piece = text + pieces[i].begin;
+        bool is_short = keys[i].slot != NULL;
+        if (is_short ? piece_slot_get(&keys[i], out) : piece_long_get(s->cache, &keys[i], piece, out)) {
             continue;
         }
-        const char *piece = text + pieces[i].begin;
         size_t before = out->count;
         int rc = t->bytes ? bpe_encode_bytes(t->model, s->model, piece, keys[i].size, out, err)
                           : t->ops->encode(t->model, s->model, piece, keys[i].size, out, err);
         if (rc != 0) {
             return -1;
         }
-        piece_slot_set(&keys[i], out->ids + before, out->count - before);
+        if (is_short) {
+            piece_slot_set(&keys[i], out->ids + before, out->count - before);
+        } else {
+            piece_long_set(s->cache, &keys[i], piece, out->ids + before, out->count - before);
+        }
         reserve_ids(out, room);
     }
     return 0;

@@ -20,6 +20,7 @@ struct translator {
         int closers; /* brackets that were opened within, for (?i) */
     } groups[GROUPS_MOST];
     int depth, classes; /* classes: open ones within the outermost */
+    bool folds;         /* (?i) was seen */
     struct dt_error *err;
 };
 
@@ -166,8 +167,11 @@ static int translate_escape(struct translator *t)
     code_set_open(&s);
     rc = add_class(t, letter, &s, false);
     if (rc > 0) {
+        /* (?i) says nothing of a class without brackets */
         t->atom = t->out->size;
+        dt_text_puts(t->out, t->folds ? "(?-i:" : "");
         code_set_write(&s, false, t->out);
+        dt_text_puts(t->out, t->folds ? ")" : "");
     }
     code_set_close(&s);
     return rc == 0 ? refuse(t, begin, 2, "this escape is not supported") : rc < 0 ? -1 : 0;
@@ -304,6 +308,7 @@ static int translate_options(struct translator *t, size_t begin)
     while (t->at < t->size && strchr("im-", t->regex[t->at]) != NULL && n + 1 < sizeof options) {
         char c = t->regex[t->at++];
         options[n++] = (char)(c == 'm' ? 's' : c);
+        t->folds = t->folds || c == 'i';
     }
     options[n] = 0;
     if (n > 0 && next_is(t, ":")) {

@@ -17,11 +17,11 @@ struct piece_slot {
     int32_t ids[PIECE_IDS_MOST];
 };
 
-/* What a piece is found by: its bytes, and zeros behind them. */
+/* What a piece is found by: its bytes, and zeros behind them; word[0] of one without a slot: its hash. */
 struct piece_key {
     uint64_t word[3];
     size_t size;
-    struct piece_slot *slot; /* null: the piece is too long to be kept */
+    struct piece_slot *slot; /* null: the piece is too long for one */
 };
 
 struct piece_cache;
@@ -31,11 +31,11 @@ void piece_cache_close(struct piece_cache *c); /* null is allowed */
 /* Fills in the keys of the pieces of a text, at most PIECE_CACHE_GROUP, and asks for their places. */
 void piece_cache_keys(const struct piece_cache *c, const char *text, size_t size, const struct piece *pieces,
                       size_t count, struct piece_key *out);
-/* Appends the ids of a piece, for which `out` has room, and returns true; false: they are not known. */
+/* Appends the ids of a piece with a slot, for which `out` has room, and returns true; false: they are not known. */
 static inline bool piece_slot_get(const struct piece_key *k, struct token_ids *out)
 {
     const struct piece_slot *s = k->slot;
-    if (s == NULL || s->count == 0 || s->size != k->size ||
+    if (s->count == 0 || s->size != k->size ||
         ((s->key[0] ^ k->word[0]) | (s->key[1] ^ k->word[1]) | (s->key[2] ^ k->word[2])) != 0) {
         return false;
     }
@@ -50,5 +50,10 @@ static inline bool piece_slot_get(const struct piece_key *k, struct token_ids *o
 }
 /* Keeps the ids of a piece if they are few. */
 void piece_slot_set(const struct piece_key *k, const int32_t *ids, size_t count);
+
+/* The same for a piece without a slot, such as the indentation of a line: few are so long, but they cost the most. */
+bool piece_long_get(struct piece_cache *c, struct piece_key *k, const char *piece, struct token_ids *out);
+void piece_long_set(struct piece_cache *c, const struct piece_key *k, const char *piece, const int32_t *ids,
+                    size_t count);
 
 #endif

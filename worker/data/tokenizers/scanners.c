@@ -2,6 +2,7 @@
  * much as it can. */
 #include "worker/data/tokenizers/scanners.h"
 #include "worker/data/tokenizers/characters.h"
+#include "worker/data/tokenizers/scan_window.h"
 
 #include <endian.h>
 #include <string.h>
@@ -156,8 +157,71 @@ static inline size_t scan_gpt2(const char *text, size_t size, size_t at, bool di
     }                                                                                                                  \
     scanner_function name
 
+#ifdef SCAN_WINDOWS
+/* The pieces that a window at text[*next] sees whole; *next: where they end. */
+static inline size_t scan_window(const char *text, size_t size, size_t *next, struct piece *out, size_t most,
+                                 bool digits)
+{
+    const size_t first = *next;
+    const struct window w = window_read(text + first, digits);
+    uint64_t ends = w.begins & (w.begins - 1); /* without the first piece's begin */
+    size_t count = 0;
+    int at = 0;
+    for (; count < most && ends != 0; count++) {
+        int end = __builtin_ctzll(ends);
+        ends &= ends - 1;
+        if ((w.apostrophes >> at & 1) != 0) {
+            int taken = (int)contraction(text, size, first + (size_t)at, false);
+            if (at + taken >= w.known) {
+                break;
+            }
+            if (taken > 0) {
+                end = at + taken;
+                ends &= ~((UINT64_C(2) << end) - 1);
+            }
+        }
+        out[count] = (struct piece){first + (size_t)at, first + (size_t)end};
+        at = end;
+    }
+    *next = first + (size_t)at;
+    return count;
+}
+
+/* Windows where they see pieces. Behind a piece that one does not see, none is asked for a while: the text may be one
+ * of other characters. */
+static inline size_t scan_gpt2_pieces(const char *text, size_t size, size_t at, struct piece *out, size_t most,
+                                      bool digits)
+{
+    enum { WAIT = 8 };
+    size_t count = 0;
+    for (int wait = 0; count < most && at < size;) {
+        if (wait == 0 && size - at >= WINDOW_BYTES) {
+            size_t got = scan_window(text, size, &at, out + count, most - count, digits);
+            count += got;
+            wait = got > 0 ? 0 : WAIT;
+            continue;
+        }
+        size_t end = scan_gpt2(text, size, at, digits);
+        out[count++] = (struct piece){at, end};
+        at = end;
+        wait -= wait > 0;
+    }
+    return count;
+}
+
+size_t scanner_gpt2(const char *text, size_t size, size_t at, struct piece *out, size_t most)
+{
+    return scan_gpt2_pieces(text, size, at, out, most, false);
+}
+
+size_t scanner_digits_gpt2(const char *text, size_t size, size_t at, struct piece *out, size_t most)
+{
+    return scan_gpt2_pieces(text, size, at, out, most, true);
+}
+#else
 SCANNER(scanner_gpt2, scan_gpt2(text, size, at, false));
 SCANNER(scanner_digits_gpt2, scan_gpt2(text, size, at, true));
+#endif
 
 /* The alternatives from `\p{N}{1,most}` on, which begin with `flags`. slash: [\r\n/]* in the place of
  * [\r\n]*. */

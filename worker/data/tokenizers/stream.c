@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HELD_FIRST = 64 << 10 };
+enum { HELD_FIRST = 64 << 10, CUT_WINDOW = 4 << 10 };
 
 struct tokenizer_stream {
     const struct tokenizer *tokenizer;
@@ -94,54 +94,41 @@ static bool may_cut(enum pretokenizer_cuts cuts, const char *text, size_t at)
            !is_space_at(text, at);
 }
 
-/* The last place from `begin` (excluded) to `end` (included) to cut at; 0: none. */
-static size_t last_cut(const struct tokenizer *t, const char *text, size_t size, size_t begin, size_t end)
+/* The last place to cut at from `from` (excluded) to `limit`; 0: none. A token that begins before `from` is not seen,
+ * but it ends before the first place that is looked at. Any token counts that stands there, also one that a longer
+ * one before it would hide: so a search may begin anywhere. */
+static size_t last_cut(const struct tokenizer *t, const char *text, size_t size, size_t from, size_t limit)
 {
-    for (size_t at = end; at > begin; at--) {
-        if (((unsigned char)text[at] & 0xc0) != 0x80 && may_cut(t->cuts, text, at) &&
-            !added_tokens_begin(t->added, text + at, size - at)) {
-            return at;
+    size_t cut = 0, reached = from > 0 ? from + added_tokens_longest(t->added) + 1 : 0, n;
+    for (size_t at = from; at <= limit && at < size; at += n) {
+        size_t end = added_tokens_end_at(t->added, text, size, at);
+        if (at > reached && end == 0 && may_cut(t->cuts, text, at)) {
+            cut = at;
         }
-    }
-    return 0;
-}
-
-/* Cuts between the added tokens that the raw text is searched for, and where there is no normalizer
- * also between the others. */
-static size_t find_cut(const struct tokenizer *t, const char *text, size_t size, size_t limit)
-{
-    size_t cut = 0, plain = 0;
-    struct added_match m = {0};
-    while (plain < limit) {
-        bool any = added_tokens_next(t->added, false, text, size, &m);
-        size_t end = any ? m.begin : size;
-        struct added_match k = {0};
-        size_t done = 0;
-        while (done + plain < end) {
-            bool inner =
-                added_tokens_any(t->added, true) && added_tokens_next(t->added, true, text + plain, end - plain, &k);
-            size_t stop = inner ? plain + k.begin : end;
-            stop = stop > limit ? limit : stop;
-            size_t found = stop > plain + done ? last_cut(t, text, size, plain + done, stop - 1) : 0;
-            cut = found > 0 ? found : cut;
-            if (!inner) {
-                break;
-            }
-            done = k.end;
-        }
-        if (!any) {
-            break;
-        }
-        plain = m.end;
+        reached = end > reached ? end : reached;
+        (void)utf8_read(text + at, &n);
     }
     return cut;
 }
 
 size_t tokenizer_cut(const struct tokenizer *t, const char *text, size_t size)
 {
-    size_t valid = utf8_valid(text, size), keep = added_tokens_longest(t->added) + 16;
-    bool known = t->cuts != CUTS_NEVER && valid + utf8_cut(text, size) >= size && valid > keep;
-    return known ? find_cut(t, text, valid, valid - keep) : 0;
+    size_t keep = added_tokens_longest(t->added) + 16, cut = 0, from = size;
+    if (t->cuts == CUTS_NEVER || size <= keep) {
+        return 0;
+    }
+    /* a place near the end is enough: look at more only where there is none */
+    for (size_t window = 2 * keep + CUT_WINDOW; cut == 0 && from > 0; window *= 2) {
+        for (from = window < size ? size - window : 0; from > 0 && ((unsigned char)text[from] & 0xc0) == 0x80;) {
+            from--;
+        }
+        size_t valid = from + utf8_valid(text + from, size - from);
+        if (valid + utf8_cut(text, size) < size) {
+            return 0;
+        }
+        cut = valid > keep ? last_cut(t, text, valid, from, valid - keep) : 0;
+    }
+    return cut;
 }
 
 /* Encodes what no later part can change. */

@@ -292,37 +292,88 @@ static void add_random(struct dt_text *t, uint64_t *x)
     dt_text_add(t, character, utf8_write(c >= 0xd800 && c < 0xe000 ? 'x' : c, character));
 }
 
-static void compare_scanner(const char *regex, uint64_t seed)
+/* Long texts, of ASCII in two of three rounds: scanners see several characters at a time. */
+static void make_text(struct dt_text *t, int round, uint64_t *x)
 {
+    static const char *const words[] = {"a",    "Bc",   "words", "'s", "'ll", "'",    "''", "'v", "1",
+                                        "23",   " ",    " ",     "  ", "\n",  "\r\n", "\t", "\v", "\f",
+                                        "\x1c", "\x7f", ".",     "::", "{}",  "_",    "#-"};
+    dt_text_reset(t);
+    for (uint32_t n = next_random(x) % (round % 2 == 0 ? 40 : 150) + 1; n > 0; n--) {
+        if (round % 3 == 0 || next_random(x) % 64 == 0) {
+            add_random(t, x);
+        } else {
+            dt_text_puts(t, words[next_random(x) % (sizeof words / sizeof *words)]);
+        }
+    }
+}
+
+/* The ends of all pieces of the pattern, by their places. */
+static void mark_ends(const struct pattern *p, const char *text, size_t size, size_t first, bool *ends)
+{
+    struct dt_error err;
+    struct pattern_search search = {.pattern = p, .text = text + first, .size = size};
+    size_t at = 0, begin, end;
+    while (pattern_next(&search, &begin, &end, &err) == 1) {
+        assert_int_equal(begin, at);
+        ends[first + end] = true;
+        at = end;
+    }
+    assert_int_equal(at, size);
+}
+
+/* The ends of all pieces, where each number is a piece and the pattern sees only what lies between two of them. */
+static void mark_digits(const struct pattern *p, const struct dt_text *t, bool *ends)
+{
+    size_t first = 0, n;
+    for (size_t at = 0; at < t->size; at += n) {
+        if ((character_flags(utf8_read(t->data + at, &n)) & IS_NUMBER) != 0) {
+            mark_ends(p, t->data, at - first, first, ends);
+            ends[at + n] = true;
+            first = at + n;
+        }
+    }
+    mark_ends(p, t->data, t->size - first, first, ends);
+}
+
+static void compare_scanner(const char *regex, scanner_function *scan, bool digits, uint64_t seed)
+{
+    static const size_t mosts[] = {1, 2, 3, 64};
     struct dt_error err;
     struct pattern *p;
     cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "Regex", regex);
-    scanner_function *scan = scanner_find(regex);
     assert_non_null(scan);
     if (pattern_open(&p, json, &err) != 0) {
         fail_msg("%s", err.text);
     }
     struct dt_text t;
     dt_text_init(&t);
-    for (int round = 0; round < 400; round++) {
-        dt_text_reset(&t);
-        for (uint32_t n = next_random(&seed) % 40 + 1; n > 0; n--) {
-            add_random(&t, &seed);
+    for (int round = 0; round < 600; round++) {
+        struct piece own[64];
+        make_text(&t, round, &seed);
+        bool *ends = calloc(t.size + 1, sizeof *ends);
+        assert_non_null(ends);
+        if (digits) {
+            mark_digits(p, &t, ends);
+        } else {
+            mark_ends(p, t.data, t.size, 0, ends);
         }
-        struct pattern_search search = {.pattern = p, .text = t.data, .size = t.size};
-        size_t at = 0, begin, end;
-        while (pattern_next(&search, &begin, &end, &err) == 1) {
-            assert_int_equal(begin, at);
-            struct piece own[3];
-            size_t most = 1 + (size_t)round % 3, count = scan(t.data, t.size, at, own, most);
+        for (size_t at = 0; at < t.size;) {
+            size_t most = mosts[next_random(&seed) % 4], count = scan(t.data, t.size, at, own, most);
             assert_in_range(count, 1, most);
-            if (own[0].begin != at || own[0].end != end) {
-                fail_msg("%.20s: a piece from %zu ends at %zu, not %zu: %s", regex, at, end, own[0].end, t.data);
+            for (size_t i = 0; i < count; i++) {
+                size_t end = at + 1;
+                while (!ends[end]) {
+                    end++;
+                }
+                if (own[i].begin != at || own[i].end != end) {
+                    fail_msg("%.20s: a piece from %zu ends at %zu, not %zu: %s", regex, at, own[i].end, end, t.data);
+                }
+                at = end;
             }
-            at = end;
         }
-        assert_int_equal(at, t.size);
+        free(ends);
     }
     dt_text_clear(&t);
     pattern_close(p);
@@ -333,8 +384,9 @@ static void test_scanners(void **state)
 {
     (void)state;
     for (int i = 0; scanner_regex(i) != NULL; i++) {
-        compare_scanner(scanner_regex(i), 7 + (uint64_t)i);
+        compare_scanner(scanner_regex(i), scanner_find(scanner_regex(i)), false, 7 + (uint64_t)i);
     }
+    compare_scanner(scanner_gpt2_regex, scanner_digits_gpt2, true, 5);
 }
 
 /* ---- models ---- */
@@ -522,6 +574,96 @@ static void test_long_stream(void **state)
     }
 }
 
+/* Texts as a reader of blocks has them: both sides of a cut have the ids of the whole, and a text of words has one
+ * near its end. Tokens that take white space, and such as share their begin, stand everywhere. */
+static void test_cuts(void **state)
+{
+    (void)state;
+    static const char *const words[] = {" the",
+                                        " a",
+                                        "a",
+                                        "b ",
+                                        " ",
+                                        "  ",
+                                        "\n",
+                                        "\n\n",
+                                        "x\n",
+                                        "<mask>",
+                                        "<sep>",
+                                        " <mask>",
+                                        "<sep> ",
+                                        "<sep>\n",
+                                        "\n<mask>",
+                                        "<|a",
+                                        "<|a|>",
+                                        "<|ab|>",
+                                        "|>",
+                                        "token",
+                                        " with",
+                                        " space",
+                                        "token with space",
+                                        "dtrun",
+                                        " dtrun ",
+                                        "\xc3\xa9",
+                                        "\xe4\xb8\xad",
+                                        "[MASK]",
+                                        "<|endoftext|>",
+                                        "\xe3\x80\x80",
+                                        "1",
+                                        ",",
+                                        "word"};
+    struct dt_text text;
+    struct dt_error err;
+    dt_text_init(&text);
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        struct open_tokenizer k = open_folder(folders[i]);
+        struct token_ids whole = {0}, parts = {0};
+        uint64_t x = 77 + i;
+        int found = 0;
+        for (int round = 0; round < 300; round++) {
+            dt_text_reset(&text);
+            for (uint32_t n = next_random(&x) % (round % 10 == 0 ? 9000 : 200) + 1; n > 0; n--) {
+                dt_text_puts(&text, words[next_random(&x) % (sizeof words / sizeof *words)]);
+            }
+            for (size_t size = text.size - next_random(&x) % text.size; size > 0; size /= 2) {
+                size_t cut = tokenizer_cut(k.t, text.data, size); /* the text may end within a character */
+                assert_true(cut < size);
+                found += cut > 0;
+                if (cut == 0) {
+                    continue;
+                }
+                whole.count = parts.count = 0;
+                assert_int_equal(tokenizer_encode(k.t, k.s, text.data, text.size, false, &whole, &err), 0);
+                assert_int_equal(tokenizer_encode_part(k.t, k.s, text.data, cut, 0, &parts, &err), 0);
+                assert_int_equal(tokenizer_encode_part(k.t, k.s, text.data + cut, text.size - cut, cut, &parts, &err),
+                                 0);
+                if (parts.count != whole.count || memcmp(parts.ids, whole.ids, whole.count * sizeof *whole.ids) != 0) {
+                    fail_msg("%s: cut at %zu of %zu: %s", folders[i], cut, size, text.data);
+                }
+            }
+        }
+        bool cuts = strcmp(folders[i], "llama2") != 0 && strcmp(folders[i], "bert_added") != 0;
+        if (cuts ? found < 300 : found > 0) {
+            fail_msg("%s: %d cuts", folders[i], found);
+        }
+        token_ids_clear(&whole);
+        token_ids_clear(&parts);
+        close_tokenizer(&k);
+    }
+    /* what is not UTF-8 far from the end does no harm to a cut near it */
+    struct open_tokenizer k = open_folder("gpt2");
+    dt_text_reset(&text);
+    dt_text_puts(&text, "\xff");
+    for (int i = 0; i < 4000; i++) {
+        dt_text_puts(&text, " word");
+    }
+    assert_int_equal(tokenizer_cut(k.t, text.data, text.size) > text.size - 100, 1);
+    text.data[text.size - 50] = '\xff';
+    assert_int_equal(tokenizer_cut(k.t, text.data, text.size), 0);
+    close_tokenizer(&k);
+    dt_text_clear(&text);
+}
+
 static void test_invalid_text(void **state)
 {
     (void)state;
@@ -629,6 +771,8 @@ static void test_patterns(void **state)
         {"[\\w]+", "=\xc2\xb2x", "x"},
         {"[^\\w]+", "=\xc2\xb2x", "=\xc2\xb2"},
         {"(?i:s)", "\xc5\xbf", "\xc5\xbf"},
+        {"(?i)\\p{Lu}", "sS", "S"}, /* only classes in brackets are folded */
+        {"(?i)[\\p{Lu}]+", "sS", "sS"},
         {"\\p{Lu}", "\xea\x9f\x9a", "\xea\x9f\x9a"}, /* U+A7DA, of Unicode 16 */
         {"[^(\\s|[.,])]+", "(|a.", "a"},             /* a class within a class */
         {"[a-f&&[^bc]]+", "bade", "ade"},
@@ -675,17 +819,12 @@ static void test_slow_pattern(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_characters),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_scanners),
-        cmocka_unit_test(test_long_piece),
-        cmocka_unit_test(test_merges),
-        cmocka_unit_test(test_long_stream),
-        cmocka_unit_test(test_invalid_text),
-        cmocka_unit_test(test_unknown_character),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_patterns),
+        cmocka_unit_test(test_golden),       cmocka_unit_test(test_characters),
+        cmocka_unit_test(test_bytes),        cmocka_unit_test(test_scanners),
+        cmocka_unit_test(test_long_piece),   cmocka_unit_test(test_merges),
+        cmocka_unit_test(test_long_stream),  cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_invalid_text), cmocka_unit_test(test_unknown_character),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_patterns),
         cmocka_unit_test(test_slow_pattern),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
