@@ -458,7 +458,8 @@ static const cJSON *value_of(struct dt_config *c, const struct dt_rule *rule, co
         }
         x->read = true;
         const char *name = x->path + above + 1;
-        if (strchr(name, '.') == NULL && !cJSON_IsNull(x->value)) {
+        bool quoted = *name == '"' && strstr(name, "\".") == NULL; /* what may not be a name; it is said */
+        if ((strchr(name, '.') == NULL || quoted) && !cJSON_IsNull(x->value)) {
             (void)cJSON_AddItemReferenceToObject(object, name, (cJSON *)(uintptr_t)x->value);
         }
     }

@@ -73,7 +73,8 @@ const char *config_sets_fault(const cJSON *value, struct dt_arena *arena)
     }
     for (const cJSON *v = value->child; v != NULL && fault == NULL; v = v->next) {
         if (!good_name(v->string)) {
-            return dt_arena_printf(arena, "\"%s\" is no name of a set", v->string);
+            const char *quote = v->string[0] == '"' ? "" : "\""; /* as in a path of the job's keys, it may have them */
+            return dt_arena_printf(arena, "%s%s%s is no name of a set", quote, v->string, quote);
         }
         fault = paths_fault(v, arena);
         fault = fault != NULL ? dt_arena_printf(arena, "%s: %s", v->string, fault) : NULL;

@@ -77,8 +77,10 @@ def test_going_on_repeats_no_evaluation(place):
 
 
 @pytest.mark.parametrize("value, words", [
-    ({"a.b": "x"}, "data.val: is "), ({"": "x"}, "data.val: is "), ({}, "data.val: is an object; give a path, a list of paths, or {"),
-    ({"a": 3}, "data.val: is "), ([], "data.val: is []; give"), ({"a" * 41: "x"}, "data.val: is "),
+    ({"a.b": "x"}, 'data.val: "a.b" is no name of a set; give'), ({"c": "x", "a.b": "x"}, 'data.val: "a.b" is no name of a set; give'),
+    ({"": "x"}, 'data.val: "" is no name of a set; give'), ({}, "data.val: has 0 sets; 1 to 16 are right; give a path, a list of paths, or {"),
+    ({"a": 3}, "data.val: a: is 3; give"), ({"a": ["x", 3]}, "data.val: a: entry 2 is 3; give"), ([], "data.val: has 0 paths; 1 to 64 are right; give"),
+    ({"a" * 41: "x"}, f'data.val: "{"a" * 41}" is no name of a set; give'),
     ({"b": "nothing-*.bin"}, "data.val.b: nothing-*.bin: no such file"),
 ])
 def test_what_is_no_set(place, value, words):
