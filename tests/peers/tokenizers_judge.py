@@ -28,7 +28,7 @@ PATTERNS = {
     "deepseek": r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     "han": r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{M}\p{Lo}&&[^\p{Han}]]+|\p{N}{1,3}",
     "bloom": r" ?[^(\s|[.,!?…。，、।۔،])]+", "within": r"[a-f[^\S\n]&&[^bc\r]&&\w ]+|[^x&&\w]",
-    "words": r"\w+|[^\w\s]+", "not words": r"\W+", "boundary": r"\b", "digits": r"\d{2,}?", "lines": r"^.*$", "any": r"(?m:.)+?x", "case": r"(?i)the|AND|ss?k", "case of classes": r"(?i)\p{Lu}+|[\p{Ll}][^\p{Lu}]|e\P{Lu}",
+    "words": r"\w+|[^\w\s]+", "not words": r"\W+", "boundary": r"\b", "digits": r"\d{2,}?", "lines": r"^.*$", "any": r"(?m:.)+?x", "case": r"(?i)the|AND|ss?k", "case of classes": r"(?i)\p{Lu}+|[g-mé][^\p{Lu}]|e\P{Lu}",
     "look": r"(?<=[a-z])(?=\P{Ll})|(?<!\s)\n", "empty": r"x*", "classes": r"[^\S\n]+|[\p{^L}\d]{,2}|[\u0041-\x{5a}\]\-]",
 }
 BEHAVIORS = ["removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"]
