@@ -257,7 +257,7 @@ CHECKPOINTS = {
 }
 # Keys of FSDP and DeepSpeed that a saved job had beside ours; since then it has ours alone, which are compared.
 MOVED = {"fsdp.sharding_strategy": None, "zero_optimization.stage": None, "mixed_precision.param_dtype": None, "bf16.enabled": False}
-OF_A_LAUNCH = ("run_id", "launch", "hash")  # of a manifest: names that each launch makes up, and the checksum over all
+OF_A_LAUNCH = ("run_id", "launch", "trained_s", "hash")  # of a manifest: names that each launch makes up, its time, and the checksum over all
 
 
 def checkpoint(place):
@@ -306,9 +306,12 @@ def saved_again(made, kept):
 
 
 def compare_manifests(a, b):
-    """A key that the record does not have may have come to the job's."""
+    """A key that the record does not have may have come to the job's; so may one of config.json, or a value for its null."""
     before, now = (json.loads(open(path).read()) for path in (a, b))
     before_job, now_job = before.pop("job"), now.pop("job")
+    kept = {k: v for k, v in before.pop("model_config").items() if v is not None}
+    model = now.pop("model_config")
+    before["model_config"], now["model_config"] = kept, {k: v for k, v in model.items() if k in kept}
     differ = [k for k in sorted({*before, *now}) if k not in OF_A_LAUNCH and before.get(k) != now.get(k)]
     differ += [f"job.{s}.{k}" for s, section in before_job.items() if isinstance(section, dict)
                for k, value in section.items() if now_job.get(s, {}).get(k, MOVED.get(f"{s}.{k}", "missing")) != value]
