@@ -1,7 +1,8 @@
 #!/bin/sh
-# Everything this machine can run: all tests in three builds (plain in their long forms, address and undefined, thread), then longer fuzzing. About
-# an hour; resumable: what passed is remembered in build/full, for this very source.   scripts/test-full.sh [NAME ...]
-# Environment: PARTS, some of "plain address-undefined thread fuzz" (default all, in this order); DTRUN_KILLS, DTRUN_RANDOM_JOBS, DTRUN_SCHEDULES, DTRUN_CROWDS, DTRUN_STORE_OPS, FUZZ_COUNT (how many of each), DTRUN_SEED, FUZZ_SEED.
+# Everything this machine can run: all tests in three builds (plain in their long forms, address and undefined, thread), then longer fuzzing. Some
+# hours on 2 cores; resumable: what passed is remembered in build/full, for this very source.   scripts/test-full.sh [NAME ...]
+# Environment: PARTS, some of "plain address-undefined thread fuzz" (default all); how many of each: DTRUN_KILLS, DTRUN_RANDOM_JOBS,
+# DTRUN_SCHEDULES, DTRUN_CROWDS, DTRUN_STORE_OPS, FUZZ_COUNT; and DTRUN_SEED, FUZZ_SEED.
 cd "$(dirname "$0")/.." || exit 2
 mkdir -p build/full
 source=$(git rev-parse --short HEAD 2>/dev/null || echo none)-$(git diff HEAD 2>/dev/null | cksum | cut -d' ' -f1)
@@ -32,7 +33,7 @@ build_and_test() { # sanitizers or nothing, names of tests...
 }
 long_forms() { # of a few tests; under sanitizers the short ones find as much
     DTRUN_ALL=1 DTRUN_KILLS=${DTRUN_KILLS:-1000} DTRUN_SCHEDULES=${DTRUN_SCHEDULES:-20000} DTRUN_CROWDS=${DTRUN_CROWDS:-20} \
-        DTRUN_STORE_OPS=${DTRUN_STORE_OPS:-1000000} DTRUN_RANDOM_JOBS=${DTRUN_RANDOM_JOBS:-2000} build_and_test "" "$@"
+        DTRUN_STORE_OPS=${DTRUN_STORE_OPS:-1000000} DTRUN_RANDOM_JOBS=${DTRUN_RANDOM_JOBS:-500} build_and_test "" "$@"
 }
 fuzz_all() { # every fuzz program, a number of seeded mutations, with the address and undefined sanitizers, two at a time
     for f in tests/fuzz/fuzz_*.c; do basename "$f" .c; done | COUNT=${FUZZ_COUNT:-200000} SEED=${FUZZ_SEED:-$(date +%s)} xargs -P 2 -n 1 sh -c '

@@ -1,7 +1,7 @@
 # covers: worker/run worker/engine worker/checkpoints worker/job
 """Jobs that are drawn (tests/lib/random_jobs.py, random_runs.py), each run under two settings that must give the same bits, or be refused in words that name a key:
 strategies and their knobs, recomputing, offload, buckets, devices, hosts, saves, kills, full disks, and going on elsewhere.
-DTRUN_RANDOM_JOBS=N jobs (default about 20 s; 2000 in the full tier, with seeds from DTRUN_SEED, which a failure prints).
+DTRUN_RANDOM_JOBS=N jobs (default about 20 s; 500 in the full tier, with seeds from DTRUN_SEED, which a failure prints).
 run: timeout 900
 """
 
