@@ -66,6 +66,8 @@ void config_add_problem(struct dt_config *c, const struct entry *e, char *text);
 void config_find_unknown(struct dt_config *c);
 /* Appends a number as people write it. */
 void config_add_double(double v, struct dt_text *out);
+/* A value as dt_value_show writes it. The text is in the arena. */
+const char *config_shown(const cJSON *value, struct dt_arena *arena);
 /* config_sets.c: a value of DT_RULE_SETS. parse: as dt_value_parse; fault: as dt_value_fault. */
 bool config_parse_sets(const cJSON *value, struct dt_arena *arena, struct dt_sets *out);
 const char *config_sets_fault(const cJSON *value, struct dt_arena *arena);

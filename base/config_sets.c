@@ -22,7 +22,7 @@ struct dt_sets dt_set_alone(struct dt_arena *arena, const char *path)
     return (struct dt_sets){1, of};
 }
 
-/* What is wrong with a path, or a list of paths; null: nothing. */
+/* The fault of a path, or of a list of paths; null: none. */
 static const char *paths_fault(const cJSON *value, struct dt_arena *arena)
 {
     int count = cJSON_IsArray(value) ? cJSON_GetArraySize(value) : 1, number = 1;
@@ -31,13 +31,9 @@ static const char *paths_fault(const cJSON *value, struct dt_arena *arena)
     }
     for (const cJSON *v = cJSON_IsArray(value) ? value->child : value; v != NULL && number <= count; v = v->next) {
         if (!cJSON_IsString(v) || v->valuestring[0] == 0) {
-            struct dt_text shown;
-            dt_text_init(&shown);
-            dt_value_show(v, &shown);
-            const char *fault = cJSON_IsArray(value) ? dt_arena_printf(arena, "entry %d is %s", number, shown.data)
-                                                     : dt_arena_printf(arena, "is %s", shown.data);
-            dt_text_clear(&shown);
-            return fault;
+            const char *shown = config_shown(v, arena);
+            return cJSON_IsArray(value) ? dt_arena_printf(arena, "entry %d is %s", number, shown)
+                                        : dt_arena_printf(arena, "is %s", shown);
         }
         number++;
     }

@@ -222,8 +222,18 @@ struct dt_sources dt_source_alone(struct dt_arena *arena, const char *path)
     return (struct dt_sources){of->path, 1, of};
 }
 
-/* What is wrong with one of a list, which must be an object with a path and a weight; null: nothing. The text is in
- * the arena. */
+const char *config_shown(const cJSON *value, struct dt_arena *arena)
+{
+    struct dt_text shown;
+    dt_text_init(&shown);
+    dt_value_show(value, &shown);
+    const char *text = dt_arena_strdup(arena, dt_text_str(&shown));
+    dt_text_clear(&shown);
+    return text;
+}
+
+/* The fault of one entry of a list, which must be an object with a path and a weight; null: none. The text is in the
+ * arena. */
 static const char *source_fault(const cJSON *value, struct dt_arena *arena)
 {
     const cJSON *path = cJSON_GetObjectItemCaseSensitive(value, "path"),
@@ -248,12 +258,8 @@ static const char *source_fault(const cJSON *value, struct dt_arena *arena)
     if (bad == NULL) {
         return NULL;
     }
-    struct dt_text shown;
-    dt_text_init(&shown);
-    dt_value_show(bad, &shown);
-    const char *fault = dt_arena_printf(arena, "%s%sis %s", key != NULL ? key : "", key != NULL ? " " : "", shown.data);
-    dt_text_clear(&shown);
-    return fault;
+    return dt_arena_printf(arena, "%s%sis %s", key != NULL ? key : "", key != NULL ? " " : "",
+                           config_shown(bad, arena));
 }
 
 const char *dt_value_fault(const struct dt_rule *rule, const cJSON *value, struct dt_arena *arena)

@@ -10,8 +10,8 @@ struct cJSON;
 bool dt_value_parse(const struct dt_rule *rule, const struct cJSON *value, struct dt_arena *arena, void *out);
 /* Appends a value as in the file, shortened. */
 void dt_value_show(const struct cJSON *value, struct dt_text *out);
-/* What of a value of several parts does not fit the rule, such as "entry 2 (b.bin): weight is -1". Null: it has no
- * parts, or each of them fits. The text is in the arena. */
+/* The part of a value that does not fit the rule, such as "entry 2 (b.bin): weight is -1". Null: the value has no
+ * parts, or each part fits. The text is in the arena. */
 const char *dt_value_fault(const struct dt_rule *rule, const struct cJSON *value, struct dt_arena *arena);
 /* True for a known choice that is not supported yet. */
 bool dt_value_is_later(const struct dt_rule *rule, const struct cJSON *value);

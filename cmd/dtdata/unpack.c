@@ -232,7 +232,7 @@ static int look(struct unpack *u, struct dt_error *err)
     return 0;
 }
 
-/* What is not in the input yet goes straight to `out`. */
+/* Bytes that are not in the input yet are read straight into `out`. */
 static int read_plain(struct unpack *u, unsigned char *out, size_t size, size_t *got, struct dt_error *err)
 {
     *got = u->stream.avail_in < size ? u->stream.avail_in : size;

@@ -240,7 +240,7 @@ static void print_table(const struct estimate *e)
     }
 }
 
-/* What offload to files costs, and whether the disks or all else bounds the step. */
+/* The cost of offload to files, and whether the disks or all else bounds the step. */
 static void print_files(const struct estimate *e)
 {
     char bytes[32], rate[32];

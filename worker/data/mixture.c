@@ -15,7 +15,7 @@ struct mixed {
     int open;
 };
 
-/* What the job calls a source. */
+/* The job's name of a source. */
 static const char *name_of(const struct dt_source *from)
 {
     return from->text != NULL ? from->text : from->path;

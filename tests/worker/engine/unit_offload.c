@@ -184,7 +184,7 @@ static void random_use(struct fixture *f, uint64_t seed)
     }
 }
 
-/* What is spent is written over once it rests: the last bytes that were given back do, whole. */
+/* Spent bytes are written over once they rest: the last bytes that were given back do, whole. */
 static void test_spent(void **state)
 {
     (void)state;

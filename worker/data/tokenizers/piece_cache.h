@@ -17,7 +17,7 @@ struct piece_slot {
     int32_t ids[PIECE_IDS_MOST];
 };
 
-/* What a piece is found by: its bytes, and zeros behind them; word[0] of one without a slot: its hash. */
+/* The key of a piece: its bytes, and zeros behind them; word[0] of one without a slot: its hash. */
 struct piece_key {
     uint64_t word[3];
     size_t size;
