@@ -61,7 +61,7 @@ void job_check_batch(struct job *job, struct dt_config *c, int ranks);
 void job_set_samples(struct job_training *t, int64_t sequence_length);
 /* Adds what is wrong with the section `transforms` to c. */
 void job_check_transforms(const struct job_transforms *t, struct dt_config *c);
-/* keys of other systems, and those that come later */
+/* job_hints.c: keys of other systems, and those that come later */
 extern const struct dt_config_hint job_hints[];
 
 /* job_groups.c: reads optimizer.groups into job->optimizer.groups; problems go to c. */
