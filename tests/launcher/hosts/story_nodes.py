@@ -365,10 +365,11 @@ def test_a_host_whose_workers_all_ended_with_0_says_why_the_round_ended(tmp_path
     assert [e["round"] for e in causes] == [1, 2] and all(f"rank {rank} " in e["cause"] for e in causes), events
 
 
-@pytest.mark.parametrize("program", ["sleep 600", "trap 'exit 0' TERM; sleep 600 & wait"])
+@pytest.mark.parametrize("program", ["touch {}/$RANK; sleep 600", "trap 'exit 0' TERM; (touch {}/$RANK; exec sleep 600) & wait"])
 def test_a_host_that_ends_because_another_one_was_stopped_says_so(tmp_path, program):
+    """The second program writes its file where the shell's trap holds no more: a TERM before that would be lost in the child."""
     port = free_port()
-    words = ["sh", "-c", f"touch {tmp_path}/$RANK; {program}"]
+    words = ["sh", "-c", program.format(tmp_path)]
     with Job(static(port, 0, 2, *words)) as a, Job(static(port, 1, 2, *words)) as b:
         wait_until(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists(), "both workers")
         b.signal(signal.SIGTERM)
