@@ -387,7 +387,8 @@ static void test_offers_as_text(void **state)
     snapshots_say(&offer, &text);
     assert_string_equal(dt_text_str(&text), "3:12345678901,2:0");
     assert_true(snapshots_hear(dt_text_str(&text), &back));
-    assert_memory_equal(&back, &offer, sizeof offer);
+    assert_int_equal(back.count, offer.count); /* by members: the padding between them has no value */
+    assert_memory_equal(back.of, offer.of, sizeof offer.of);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_false(snapshots_hear(wrong[i], &back));
     }
