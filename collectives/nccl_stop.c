@@ -28,15 +28,18 @@
 
 static const struct timespec short_pause = {.tv_nsec = 50000};
 
-/* Takes the lock, but does not wait for a call that keeps it for longer. */
-static bool lock_soon(struct nccl *n, int64_t nanoseconds)
+/* Takes the lock, but does not wait for a call that keeps it for longer. It tries again and again: the thread
+ * sanitizer does not know pthread_mutex_clocklock, and pthread_mutex_timedlock follows a clock that can be set. */
+static bool lock_soon(struct nccl *n, double seconds)
 {
-    struct timespec until;
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    nanoseconds += until.tv_nsec;
-    until.tv_sec += (time_t)(nanoseconds / 1000000000);
-    until.tv_nsec = (long)(nanoseconds % 1000000000);
-    return pthread_mutex_clocklock(&n->lock, CLOCK_MONOTONIC, &until) == 0;
+    double until_s = dt_now_s() + seconds;
+    while (pthread_mutex_trylock(&n->lock) != 0) {
+        if (dt_now_s() >= until_s) {
+            return false;
+        }
+        (void)nanosleep(&short_pause, NULL);
+    }
+    return true;
 }
 
 static enum dt_status status_of(int result)
@@ -295,7 +298,7 @@ static void *stop_main(void *argument)
 {
     struct nccl *n = argument;
     take_device(n);
-    bool locked = lock_soon(n, 1000000000);
+    bool locked = lock_soon(n, 1);
     n->dead = true;
     if (locked) {
         (void)pthread_mutex_unlock(&n->lock);
