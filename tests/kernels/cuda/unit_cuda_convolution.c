@@ -267,7 +267,9 @@ static void check(const struct test *t, enum pass pass, int executions)
     for (int n = 0; n < 2; n++) {
         int before = softgpu_dnn_executions();
         int64_t calls = dt_cuda_convolution_calls();
-        fill(&g);
+        if (n > 0) { /* the first time open_gpu has sent them */
+            fill(&g);
+        }
         if (compute(&g, pass, &err) != 0) {
             fail_msg("%s", err.text);
         }
