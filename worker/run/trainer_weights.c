@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define CLEAR_LIMIT_S 60.0 /* of memory that is filled with zeros */
 #define FOR_EVER_S 1e9
 
 /* Brings values in host memory to device address `to`, as `type`. They may lie in the window for
@@ -410,6 +411,10 @@ static int read_hook_states(struct trainer *t, struct reading *r, struct dt_erro
         all = all && (has || x.count == 0);
     }
     double factor = any && all ? error_factor(t, saved) : 1;
+    /* the hook has cleared its memory on that stream, and reading waits for no stream */
+    if (any && all && dt_stream_finish(t->world->communication, CLEAR_LIMIT_S, err) != 0) {
+        return -1;
+    }
     for (int i = 0; any && all && hook_state_at(&t->strategy, i, &x); i++) {
         const struct span span = {.tensor = x.tensor, .count = x.count};
         for (int64_t done = 0, n, most = most_of(r, x.type); done < x.count; done += n) {
