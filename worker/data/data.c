@@ -175,9 +175,11 @@ static const struct data_ops *find_row(const char *glob, const char *format, con
     }
     if (found == NULL && strcmp(format, "auto") == 0) {
         (void)dt_fail(err, DT_INVALID, "%s: %s", files.paths[0],
-                      tensors ? "is no safetensors file, and no IDX or CIFAR file; the model reads these, and folders "
-                                "of images by class"
-                              : "neither a token shard nor a safetensors file; make shards with dtdata tokenize");
+                      tensors
+                          ? "is no safetensors file, and no IDX or CIFAR file; the model reads these, and folders "
+                            "of images by class"
+                          : "neither a token shard nor a safetensors file; make shards with dtdata tokenize; for ids "
+                            "without a header (nanoGPT) set data.format to \"nanogpt\"");
     } else if (found == NULL) {
         (void)dt_fail(
             err, DT_INVALID,

@@ -377,6 +377,16 @@ def test_baseline(tmp_path):
     assert 0 < values["4-gram"] < values["1-gram"] < 8
 
 
+def test_converted_tokenizers(tmp_path):
+    """A folder that is there gets the tokenizer.json; an error names what the user gave."""
+    model = os.path.join(support.ROOT, "tests/golden/tokenizers/convert/bpe.model")
+    (tmp_path / "tok").mkdir()
+    assert dtdata("convert-tokenizer", model, tmp_path / "tok")[0].startswith(f"{tmp_path}/tok/tokenizer.json: vocabulary ")
+    dtdata("convert-tokenizer", model, tmp_path / "alone.json")
+    assert (tmp_path / "alone.json").read_bytes() == (tmp_path / "tok/tokenizer.json").read_bytes()
+    assert dtdata("convert-tokenizer", model, tmp_path / "no/x.json", code=2)[1] == f"dtdata: {tmp_path}/no/x.json: No such file or directory\n"
+
+
 def test_usage():
     out, _ = dtdata("--help")
     assert out.startswith("usage: dtdata COMMAND") and max(map(len, out.splitlines())) <= 80

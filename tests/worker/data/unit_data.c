@@ -344,7 +344,9 @@ static void test_bad_shards(void **state)
     static const uint32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8};
     refused("none.bin", "none.bin: no such file; make token shards with dtdata tokenize");
     write_file("text.bin", "hello", 5);
-    refused("text.bin", "text.bin: neither a token shard nor a safetensors file; make shards with dtdata tokenize");
+    refused("text.bin",
+            "text.bin: neither a token shard nor a safetensors file; make shards with dtdata tokenize; for ids "
+            "without a header (nanoGPT) set data.format to \"nanogpt\"");
     write_shard("short.bin", SHARD_MAGIC_U16, 1, 9, ids, 8, 2);
     refused("short.bin", "short.bin: 1040 bytes, but 9 tokens need 1042: cut short or damaged; make it again");
     write_shard("version.bin", SHARD_MAGIC_U16, 2, 8, ids, 8, 2);

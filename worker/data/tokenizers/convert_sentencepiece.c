@@ -98,7 +98,7 @@ static void add_literal(struct dt_text *regex, const struct sentence_piece *p)
 {
     for (size_t i = 0; i < p->size; i++) {
         unsigned char c = (unsigned char)p->text[i];
-        bool plain = c >= 0x80 || c == '_' || (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z');
+        bool plain = c >= 0x80 || c < ' ' || c == '_' || (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z');
         if (!plain) {
             dt_text_puts(regex, "\\");
         }

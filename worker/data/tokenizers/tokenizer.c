@@ -118,21 +118,19 @@ int tokenizer_parse(struct tokenizer **out, const char *name, const char *json, 
     return 0;
 }
 
-/* Reads tokenizer.json, or that of a folder; *file is its path, which the caller frees. */
-static int read_file(const char *path, char **file, struct dt_text *out, struct dt_error *err)
+char *tokenizer_file(const char *path)
 {
     struct stat st;
     bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    *file = folder ? dt_format("%s/tokenizer.json", path) : dt_strdup(path);
-    return dt_file_read(*file, FILE_MOST, out, err);
+    return folder ? dt_format("%s/tokenizer.json", path) : dt_strdup(path);
 }
 
 int tokenizer_open(struct tokenizer **out, const char *path, struct dt_error *err)
 {
-    char *file;
+    char *file = tokenizer_file(path);
     struct dt_text text;
     dt_text_init(&text);
-    int rc = read_file(path, &file, &text, err);
+    int rc = dt_file_read(file, FILE_MOST, &text, err);
     if (rc == 0) {
         rc = tokenizer_parse(out, file, dt_text_str(&text), text.size, err);
     }
@@ -143,10 +141,10 @@ int tokenizer_open(struct tokenizer **out, const char *path, struct dt_error *er
 
 int tokenizer_hash_file(const char *path, uint64_t *hash, struct dt_error *err)
 {
-    char *file;
+    char *file = tokenizer_file(path);
     struct dt_text text;
     dt_text_init(&text);
-    int rc = read_file(path, &file, &text, err);
+    int rc = dt_file_read(file, FILE_MOST, &text, err);
     *hash = rc == 0 ? XXH3_64bits(dt_text_str(&text), text.size) : 0;
     dt_text_clear(&text);
     free(file);
