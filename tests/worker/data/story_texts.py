@@ -261,6 +261,12 @@ def test_refusals(tmp_path, place):
     binary.write_bytes(bytes(5000))
     refused(job, "neither a token shard nor a safetensors file", f"data.train={binary}")
     refused(job, "no such file", f"data.train={tmp_path}/none-*.txt")
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    (mixed / "a.txt").write_text(text(5))
+    (mixed / "x.bin").write_bytes(bytes(5000))
+    p = plan(job, f"data.train={mixed}")
+    assert p.returncode == 0 and "left out 1 binary file" in p.stderr, p
     # a file that is no text says why, and what a job can do about a text is a key of the job
     for name, data, words in (("empty.txt", b"", "is empty"), ("wide.txt", "words".encode("utf-16"), "byte order mark of UTF-16"),
                               ("cut.txt.gz", gzip.compress(text(6).encode())[:14], "damaged or cut short")):
