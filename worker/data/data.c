@@ -151,15 +151,27 @@ const char *data_format_of(const char *path)
 static const struct data_ops *find_row(const char *glob, const char *format, const struct batch_layout *layout,
                                        struct dt_error *err)
 {
-    bool tensors = data_tokens_lack(layout) != NULL;
+    const char *lacks = data_tokens_lack(layout);
+    bool tensors = lacks != NULL, pixels = tensors && strcmp(lacks, "pixel_values") == 0;
     struct data_files files;
     const struct data_ops *found = NULL;
     struct stat st;
-    bool images = strcmp(format, data_imagefolder.name) == 0;
-    if (images || (strcmp(format, "auto") == 0 && folder_recognise(glob))) {
+    bool automatic = strcmp(format, "auto") == 0;
+    if (strcmp(format, data_imagefolder.name) == 0 || (automatic && folder_recognise(glob))) {
         return &data_imagefolder;
     }
+    if (pixels && automatic && stat(glob, &st) == 0 && S_ISDIR(st.st_mode)) {
+        (void)dt_fail(err, DT_INVALID,
+                      "%s: is a folder without folders of images, one for each class; other data are named by their "
+                      "files, for example %s/*.safetensors",
+                      glob, glob);
+        return NULL;
+    }
     if (data_files_open(&files, glob, tensors, err) != 0) {
+        if (pixels && err->status == DT_NOT_FOUND) {
+            (void)dt_fail(err, DT_NOT_FOUND,
+                          "%s: no such file; name a folder of images by class, IDX, CIFAR or safetensors files", glob);
+        }
         return NULL;
     }
     if (stat(files.paths[0], &st) == 0 && !S_ISREG(st.st_mode)) {
@@ -169,17 +181,16 @@ static const struct data_ops *find_row(const char *glob, const char *format, con
         return NULL;
     }
     for (size_t i = 0; i < ROW_COUNT && found == NULL; i++) {
-        bool this_one =
-            strcmp(format, "auto") == 0 ? rows[i]->recognise(files.paths[0]) : strcmp(format, rows[i]->name) == 0;
+        bool this_one = automatic ? rows[i]->recognise(files.paths[0]) : strcmp(format, rows[i]->name) == 0;
         found = this_one ? rows[i] : NULL;
     }
-    if (found == NULL && strcmp(format, "auto") == 0) {
+    if (found == NULL && automatic) {
         (void)dt_fail(err, DT_INVALID, "%s: %s", files.paths[0],
-                      tensors
-                          ? "is no safetensors file, and no IDX or CIFAR file; the model reads these, and folders "
-                            "of images by class"
-                          : "neither a token shard nor a safetensors file; make shards with dtdata tokenize; for ids "
-                            "without a header (nanoGPT) set data.format to \"nanogpt\"");
+                      pixels    ? "is no safetensors file, and no IDX or CIFAR file; the model reads these, and "
+                                  "folders of images by class"
+                      : tensors ? "is no safetensors file; the model reads these"
+                                : "neither a token shard nor a safetensors file; make shards with dtdata tokenize; for "
+                                  "ids without a header (nanoGPT) set data.format to \"nanogpt\"");
     } else if (found == NULL) {
         (void)dt_fail(
             err, DT_INVALID,

@@ -738,12 +738,12 @@ static void test_advice(void **state)
     struct dt_error err = {0};
     char wanted[512];
     write_file("words.bin", "hello", 5);
-    refused_images("none.bin", "none.bin: no such file; name safetensors files");
+    refused_images("none.bin", "none.bin: no such file; name a folder of images by class, IDX, CIFAR or ");
     refused_images("words.bin", "words.bin: is no safetensors file, and no IDX or CIFAR file; the model reads these, "
                                 "and folders of images by class");
-    refused_images("images", "images: no such file; name safetensors files");
+    refused_images("images", "images: no such file; name a folder of images");
     assert_int_equal(mkdir(in("set"), 0755), 0);
-    refused_images("set", "set: is a folder; name its files, for example ");
+    refused_images("set", "set: is a folder without folders of images, one for each class; ");
     assert_int_equal(mkfifo(in("pipe"), 0600), 0);
     refused_images("pipe", "pipe: is not a regular file; give safetensors files");
     assert_int_equal(open_tokens(&s, in("set"), "auto", 4, &err), -1);
