@@ -67,8 +67,34 @@ static int open_model(struct tokenizer *t, const cJSON *model, struct dt_error *
     return -1;
 }
 
+/* A part that nobody reads might change ids. The library refuses it as well. */
+static int check_keys(const cJSON *json, struct dt_error *err)
+{
+    static const char *const keys[] = {"version",       "truncation",     "padding", "added_tokens", "normalizer",
+                                       "pre_tokenizer", "post_processor", "decoder", "model"};
+    const char *version;
+    const cJSON *part;
+    cJSON_ArrayForEach(part, json)
+    {
+        size_t i = 0;
+        while (i < sizeof keys / sizeof *keys && strcmp(part->string, keys[i]) != 0) {
+            i++;
+        }
+        if (i == sizeof keys / sizeof *keys) {
+            return dt_fail(err, DT_INVALID, "%s: unknown part; remove it", part->string);
+        }
+    }
+    if (part_text(json, "version", "1.0", &version, err) != 0) {
+        return -1;
+    }
+    return strcmp(version, "1.0") == 0 ? 0 : dt_fail(err, DT_INVALID, "version: %s is not known, but 1.0", version);
+}
+
 static int open_parts(struct tokenizer *t, const cJSON *json, struct dt_error *err)
 {
+    if (check_keys(json, err) != 0) {
+        return -1;
+    }
     if (open_model(t, member(json, "model"), err) != 0) {
         return dt_wrap(err, "model");
     }

@@ -709,6 +709,8 @@ static const struct {
 } refused[] = {
     {"[]", "t.json: not a JSON object"},
     {"{}", "t.json: model: missing, or not an object"},
+    {"{\"normaliser\":null}", "t.json: normaliser: unknown part; remove it"},
+    {"{\"version\":\"2.0\"}", "t.json: version: 2.0 is not known, but 1.0"},
     {"{\"model\":{\"type\":\"Foo\",\"vocab\":{}}}",
      "t.json: model: type: Foo is not supported; there are BPE, WordPiece, Unigram, WordLevel"},
     {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":1.5},\"merges\":[]}}",
