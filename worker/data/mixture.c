@@ -15,8 +15,7 @@ struct mixed {
     int open;
 };
 
-/* The job's name of a source. */
-static const char *name_of(const struct dt_source *from)
+const char *data_source_name(const struct dt_source *from)
 {
     return from->text != NULL ? from->text : from->path;
 }
@@ -71,7 +70,7 @@ static int share_out(struct data_mixture *m, const struct dt_sources *from, stru
     for (int i = 0; i < m->count; i++) {
         if (m->part[i].quota == 0) {
             return dt_fail(err, DT_INVALID, "%s: weight %g is less than a sample in %d; raise it or leave it out",
-                           name_of(&from->of[i]), from->of[i].weight, MIXTURE_BLOCK);
+                           data_source_name(&from->of[i]), from->of[i].weight, MIXTURE_BLOCK);
         }
         m->part[i].before = before;
         before += m->part[i].quota;
@@ -169,7 +168,7 @@ int data_open_mixture(struct data_source *s, const struct dt_sources *from, cons
         rc = open_one(one, &from->of[i], format, layout, err);
         m->open += rc == 0;
         if (rc == 0 && i > 0) {
-            rc = check_alike(&m->source[0], one, name_of(&from->of[0]), name_of(&from->of[i]), err);
+            rc = check_alike(&m->source[0], one, data_source_name(&from->of[0]), data_source_name(&from->of[i]), err);
         }
         if (rc == 0) {
             add_source(s, &m->mixture.part[i], one);
