@@ -22,7 +22,7 @@
 static const struct data_ops *const rows[] = {&data_tokens,  &data_nanogpt,      &data_labelled,
                                               &data_tensors, &data_choice_lines, &data_idx,
                                               &data_cifar10, &data_cifar100,     &data_imagefolder};
-enum { ROW_COUNT = sizeof rows / sizeof rows[0], EXPECT_BYTES = 128 << 10 };
+enum { ROW_COUNT = sizeof rows / sizeof rows[0], EXPECT_BYTES = 128 << 10, CLASSES_SHOWN = 8 };
 
 const char *data_base_name(const char *path)
 {
@@ -275,6 +275,13 @@ int data_check_range(const struct data_source *s, const struct job *job, const c
         dt_text_init(&advice);
         (void)snprintf(name, sizeof name, "model.%s", f->below_key);
         advise(job, f, most->value + 1, most->path == NULL ? "it" : name, &advice);
+        if (k == s->targets && s->class_count > 0) {
+            dt_text_puts(&advice, "; the data have ");
+            struct dt_list classes = {.text = &advice, .most = CLASSES_SHOWN};
+            for (int i = 0; i < s->class_count; i++) {
+                dt_list_add(&classes, "%s", s->classes[i]);
+            }
+        }
         if (most->path == NULL) {
             (void)dt_fail(err, DT_INVALID, "%s: %" PRId64 ": %s has %s up to %" PRId64 "; %s", name, f->below, key,
                           f->values, most->value, dt_text_str(&advice));

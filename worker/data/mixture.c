@@ -20,7 +20,8 @@ const char *data_source_name(const struct dt_source *from)
     return from->text != NULL ? from->text : from->path;
 }
 
-/* Opens one source. The files of shards that were made of a text are called by the text. */
+/* Opens one source. The files of shards that were made of a text are called by the text, also where messages
+ * name a sample of them. */
 static int open_one(struct data_source *s, const struct dt_source *from, const char *format,
                     const struct batch_layout *layout, struct dt_error *err)
 {
@@ -30,6 +31,9 @@ static int open_one(struct data_source *s, const struct dt_source *from, const c
     for (int i = 0; from->text != NULL && i < s->file_count; i++) {
         free(s->files[i].name);
         s->files[i].name = s->file_count == 1 ? dt_strdup(from->text) : dt_format("%s, part %d", from->text, i + 1);
+    }
+    for (int k = 0; from->text != NULL && k < s->layout.count; k++) {
+        s->largest[k].path = s->largest[k].path != NULL ? from->text : NULL;
     }
     return 0;
 }

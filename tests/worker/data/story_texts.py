@@ -319,5 +319,7 @@ def test_labelled_rows(tmp_path, place):
     assert numbers(tmp_path / "1") == numbers(tmp_path / "2") and numbers(tmp_path / "2")[-1]["val_accuracy"] is not None
     assert training.hash_of(tmp_path / "1") == training.hash_of(tmp_path / "2")
     refused(by_text, "is text, and bert reads labelled rows: say in data.label_key where the labels are", "data.label_key=null")
+    p = plan(by_text, "model.num_labels=2")
+    assert p.returncode == 2 and f"train: data.train: {a}: labels: sample " in p.stderr and "or more; the data have ham, other, spam\n" in p.stderr, p
     p = subprocess.run([support.program("train"), "--evaluate", str(tmp_path / "2"), by_text], capture_output=True, text=True, env=support.clean_env())
     assert p.returncode == 0 and "tokenizes" not in p.stderr, p
