@@ -125,12 +125,29 @@ static int open_parts(struct tokenizer *t, const cJSON *json, struct dt_error *e
     return 0;
 }
 
+/* Whether the text begins as a JSON object, behind white space and a byte order mark. */
+static bool is_object(const char *json, size_t size)
+{
+    const char *other;
+    size_t at = dt_text_mark(json, size, &other);
+    while (at < size && json[at] != 0 && strchr(" \t\r\n", json[at]) != NULL) {
+        at++;
+    }
+    return at == size || json[at] == '{' || other != NULL;
+}
+
 int tokenizer_parse(struct tokenizer **out, const char *name, const char *json, size_t size, struct dt_error *err)
 {
     const struct dt_scan_limits limits = {.bytes = FILE_MOST, .values = VALUES_MOST};
     cJSON *tree = dt_scan_parse_large(json, size, name, &limits, err);
     if (tree == NULL) {
-        return -1;
+        return is_object(json, size)
+                   ? -1
+                   : dt_fail(
+                         err, DT_INVALID,
+                         "%s: is no tokenizer.json; dtdata convert-tokenizer makes one of a .model of SentencePiece "
+                         "or of ranks of tiktoken",
+                         name);
     }
     struct tokenizer *t = dt_alloc(sizeof *t);
     t->hash = XXH3_64bits(json, size);
