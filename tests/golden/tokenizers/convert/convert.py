@@ -55,6 +55,8 @@ def sentencepieces():
     yield train("bpe_lines.model", model_type="bpe", vocab_size=400, byte_fallback=True, add_dummy_prefix=False,
                 normalization_rule_name="identity", remove_extra_whitespaces=False,
                 user_defined_symbols=["\n", "\n\n", "\t", "\u2581\u2581", "a.b"])
+    yield train("bpe_map.model", model_type="bpe", vocab_size=400, normalization_rule_tsv=rules,
+                user_defined_symbols=["\n", "\n\n", "½", "the"])
     os.remove(rules)
 
 
