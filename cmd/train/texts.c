@@ -443,7 +443,7 @@ static int find_or_make(const struct texts *x, const struct source_texts *s, cha
     bool rows = x->job->data.label_key != NULL;
     int found = find_entry(folder, rows, out, err), lock = -1;
     if (found == 0) {
-        lock = dt_file_mkdirs(x->root, err) == 0 ? lock_entry(lock_path, s, err) : -1;
+        lock = dt_file_mkdirs(x->root, err) == 0 ? lock_entry(lock_path, s, err) : dt_wrap(err, "data.cache_dir");
         found = lock < 0 ? -1 : find_entry(folder, rows, out, err);
     }
     if (found == 0) {

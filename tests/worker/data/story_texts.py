@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import random
+import resource
 import re
 import signal
 import subprocess
@@ -229,6 +230,17 @@ def test_where_the_cache_is(tmp_path, place):
         env[name] = str(tmp_path / name)
         p = subprocess.run([support.program("train"), "--plan", job], capture_output=True, text=True, env=env, timeout=support.DEADLINE_S)
         assert p.returncode == 0 and len(list((tmp_path / name / folder).glob("*/texts.json"))) == 2, p
+
+
+def test_where_the_cache_cannot_be(tmp_path, place):
+    """A file in its place, and a limit on the sizes of files, whose signal ends nothing."""
+    (tmp_path / "taken").write_text("")
+    p = plan(make_job(tmp_path, place, cache_dir=str(tmp_path / "taken")))
+    assert p.returncode == 2 and f"train: data.train: data.cache_dir: {tmp_path}/taken: is not a folder" in p.stderr, p
+    args = [support.program("train"), "--plan", make_job(tmp_path, place)]
+    p = subprocess.run(args, capture_output=True, text=True, timeout=support.DEADLINE_S, env=support.clean_env(),
+                       preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)))
+    assert p.returncode > 0 and "raise the limit with ulimit -f" in p.stderr, p
 
 
 def test_refusals(tmp_path, place):
