@@ -35,7 +35,8 @@ static int fail_path(struct dt_error *err, const char *path)
     return why != NULL ? dt_fail(err, DT_INVALID, "%s: %s; remove it", path, why) : dt_fail_errno(err, "%s", path);
 }
 
-int dt_file_create(const char *path, struct dt_error *err)
+/* shown: the path that an error names */
+static int create(const char *path, const char *shown, struct dt_error *err)
 {
     enum { flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC };
     int fd = open(path, flags, FILE_MODE);
@@ -43,7 +44,12 @@ int dt_file_create(const char *path, struct dt_error *err)
     if (fd < 0 && errno == EEXIST && unlink(path) == 0) {
         fd = open(path, flags, FILE_MODE);
     }
-    return fd >= 0 ? fd : fail_path(err, path);
+    return fd >= 0 ? fd : fail_path(err, shown);
+}
+
+int dt_file_create(const char *path, struct dt_error *err)
+{
+    return create(path, path, err);
 }
 
 static int open_own(const char *path, int flags, mode_t mode, struct dt_error *err)
@@ -233,17 +239,17 @@ int dt_file_write(const char *path, const void *data, size_t size, struct dt_err
     char *temporary = dt_format("%s.tmp-%ld", path, (long)getpid());
     char *copy = dt_strdup(path);
     int result = -1;
-    int fd = dt_file_create(temporary, err);
+    int fd = create(temporary, path, err);
     if (fd < 0) {
         goto out;
     }
-    bool written = dt_file_write_all(fd, data, size, temporary, err) == 0;
+    bool written = dt_file_write_all(fd, data, size, path, err) == 0;
     if (written && fsync(fd) != 0) {
-        (void)dt_fail_errno(err, "%s", temporary);
+        (void)dt_fail_errno(err, "%s", path);
         written = false;
     }
     if (close(fd) != 0 && written) {
-        (void)dt_fail_errno(err, "%s", temporary);
+        (void)dt_fail_errno(err, "%s", path);
         written = false;
     }
     if (written && rename(temporary, path) != 0) {

@@ -69,8 +69,6 @@ static int catch_signals(struct dt_error *err)
         }
     }
     signal(SIGPIPE, SIG_IGN); /* whoever reads our lines may go away */
-    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of write, which costs a
-                               * checkpoint at most */
     int rc = pthread_sigmask(SIG_BLOCK, &set, NULL);
     rc = rc != 0 ? rc : pthread_create(&thread, NULL, wait_for_signals, &set);
     if (rc != 0) {
@@ -237,6 +235,7 @@ static int run_all(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    (void)signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of write, which costs a checkpoint at most */
     int code = run_all(argc, argv);
     bool trained = getenv("DTRUN_PAGE") != NULL; /* what was trained is not lost with the console */
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == DT_EXIT_DONE && !trained) {

@@ -8,7 +8,6 @@
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { BYTES_VOCABULARY = 256, BYTES_END = 0, CONFIG_BYTES = 1 << 24 };
 
@@ -96,11 +95,9 @@ static int open_tokenizer(struct coder *c, const char *tokenizer, struct dt_erro
     if (tokenizer_open(&c->tokenizer, tokenizer, err) != 0) {
         return -1;
     }
-    struct stat st;
-    char *inside = dt_format("%s/tokenizer.json", tokenizer);
-    const char *file = stat(tokenizer, &st) == 0 && S_ISDIR(st.st_mode) ? inside : tokenizer;
+    char *file = tokenizer_file(tokenizer);
     c->path = realpath(file, NULL);
-    free(inside);
+    free(file);
     if (c->path == NULL) {
         return dt_fail_errno(err, "%s", tokenizer);
     }

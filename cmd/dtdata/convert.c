@@ -42,8 +42,9 @@ static bool is_sentencepiece(const struct dt_text *file)
     return file->size > 0 && file->data[0] == '\n';
 }
 
-static int convert(const char *from, const char *to, const struct convert_options *o, struct dt_error *err)
+static int convert(const char *from, const char *out, const struct convert_options *o, struct dt_error *err)
 {
+    char *to = tokenizer_file(out);
     struct dt_text file = {0}, json = {0};
     struct tokenizer *t = NULL;
     int result = dt_file_read(from, INPUT_BYTES, &file, err);
@@ -70,6 +71,7 @@ static int convert(const char *from, const char *to, const struct convert_option
     tokenizer_close(t);
     dt_text_clear(&file);
     dt_text_clear(&json);
+    free(to);
     return result;
 }
 

@@ -60,7 +60,8 @@ static const struct {
     {"convert-tokenizer",
      "  convert-tokenizer IN OUT\n"
      "                      a .model of SentencePiece, or ranks of tiktoken, to OUT,\n"
-     "                      a tokenizer.json that gives the same ids\n",
+     "                      a tokenizer.json that gives the same ids, or a folder\n"
+     "                      that is there, which gets it\n",
      "",
      "      --bos, --eos        .model: its begin and end tokens around each text\n"
      "      --pattern NAME      ranks: how text is split: gpt2, cl100k, o200k, llama3,\n"

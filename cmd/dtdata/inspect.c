@@ -95,8 +95,13 @@ static void show_documents(const struct shard *s, const struct coder *c, bool kn
             end++;
         }
         int64_t shown = end - at < SHOWN_IDS ? end - at : SHOWN_IDS;
-        (void)printf("  %s %" PRId64 ", ids %" PRId64 " to %" PRId64 "%s: ", end_id >= 0 ? "document" : "text", i + 1,
-                     at, end - 1, end < s->token_count ? "" : ", not ended in this shard");
+        (void)printf("  %s %" PRId64 ", ", end_id >= 0 ? "document" : "text", i + 1);
+        if (end > at) {
+            (void)printf("ids %" PRId64 " to %" PRId64 "%s: ", at, end - 1,
+                         end < s->token_count ? "" : ", not ended in this shard");
+        } else {
+            (void)printf("no ids before %" PRId64 ": ", end);
+        }
         show_ids(c, known, ids, (size_t)shown, shown < end - at);
         at = end + 1;
     }

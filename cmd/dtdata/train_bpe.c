@@ -68,6 +68,12 @@ static struct record *record_at(const struct trainer *t, size_t place)
     return (struct record *)(void *)(t->records + place);
 }
 
+/* Gives back memory that is too much, and ends the training after a signal. */
+static int breathe(struct trainer *t, struct dt_error *err)
+{
+    return store_breathe(t->store, err) == 0 ? t->words->go_on(err) : -1;
+}
+
 static size_t record_units(size_t symbols)
 {
     return (sizeof(struct record) + symbols * sizeof(uint32_t) + 7) / 8;
@@ -189,7 +195,7 @@ static int fill_records(struct trainer *t, struct dt_error *err)
             }
         }
         place += record_units(r->size);
-        if (i % BREATHE_RECORDS == 0 && store_breathe(t->store, err) != 0) {
+        if (i % BREATHE_RECORDS == 0 && breathe(t, err) != 0) {
             return -1;
         }
     }
@@ -205,7 +211,7 @@ static int breathe_after(struct trainer *t, size_t *pairs, size_t more, struct d
         return 0;
     }
     *pairs = 0;
-    return store_breathe(t->store, err);
+    return breathe(t, err);
 }
 
 /* Counts the pairs of all records; `places` receives how many records each list needs. */
@@ -246,8 +252,8 @@ static int reserve_lists(struct trainer *t, size_t used, struct dt_error *err)
     return 0;
 }
 
-/* Makes the first candidates. A record may be in a list twice; the second time nothing is left to
- * merge. */
+/* Makes the first candidates. A record that has a pair several times stands in its list as often, one
+ * behind the other. */
 static int first_candidates(struct trainer *t, struct pairs *places, struct dt_error *err)
 {
     size_t end = 0, pairs = 0;
@@ -257,7 +263,7 @@ static int first_candidates(struct trainer *t, struct pairs *places, struct dt_e
             places->at[i].count = (int64_t)end;
             end += count;
         }
-        if (i % BREATHE_ROWS == 0 && store_breathe(t->store, err) != 0) {
+        if (i % BREATHE_ROWS == 0 && breathe(t, err) != 0) {
             return -1;
         }
     }
@@ -273,7 +279,7 @@ static int first_candidates(struct trainer *t, struct pairs *places, struct dt_e
     }
     end = 0;
     for (size_t i = 0; i < places->capacity; i++) { /* begins have become ends */
-        if (i % BREATHE_RECORDS == 0 && store_breathe(t->store, err) != 0) {
+        if (i % BREATHE_RECORDS == 0 && breathe(t, err) != 0) {
             return -1;
         }
         if (places->at[i].pair != PAIR_NONE) {
@@ -286,7 +292,7 @@ static int first_candidates(struct trainer *t, struct pairs *places, struct dt_e
             }
         }
     }
-    return store_breathe(t->store, err);
+    return breathe(t, err);
 }
 
 static int make_records(struct trainer *t, struct dt_error *err)
@@ -383,8 +389,11 @@ static void merge_record(struct trainer *t, uint32_t place, uint32_t left, uint3
 static int merge_records(struct trainer *t, const struct candidate *c, uint32_t merged, struct dt_error *err)
 {
     uint32_t left = (uint32_t)(c->pair >> 32), right = (uint32_t)c->pair;
-    for (size_t i = 0; i < c->list_count; i++) {
+    for (size_t i = 0, records = 0; i < c->list_count; i++) {
         uint32_t place = t->lists[c->list + i];
+        if (i > 0 && place == t->lists[c->list + i - 1]) {
+            continue; /* else a long record would be read as often as it has the pair */
+        }
         size_t room = t->hit_count + 2 * (size_t)record_at(t, place)->size;
         if (room > t->hit_capacity) {
             void *at = t->hits;
@@ -395,7 +404,7 @@ static int merge_records(struct trainer *t, const struct candidate *c, uint32_t 
             t->hit_capacity = 2 * room;
         }
         merge_record(t, place, left, right, merged);
-        if (i % BREATHE_RECORDS == BREATHE_RECORDS - 1 && store_breathe(t->store, err) != 0) {
+        if (++records % BREATHE_RECORDS == 0 && breathe(t, err) != 0) {
             return -1;
         }
     }
@@ -427,13 +436,13 @@ static int settle(struct trainer *t, const struct candidate *c, uint32_t merged,
         }
         s->list = t->lists_used;
         t->lists_used += s->hits;
-        if (i % BREATHE_RECORDS == BREATHE_RECORDS - 1 && store_breathe(t->store, err) != 0) {
+        if (i % BREATHE_RECORDS == BREATHE_RECORDS - 1 && breathe(t, err) != 0) {
             return -1;
         }
     }
     for (size_t i = 0; i < t->hit_count; i++) {
         t->lists[t->sides[t->hits[i].slot].list++] = t->hits[i].record;
-        if (i % BREATHE_RECORDS == BREATHE_RECORDS - 1 && store_breathe(t->store, err) != 0) {
+        if (i % BREATHE_RECORDS == BREATHE_RECORDS - 1 && breathe(t, err) != 0) {
             return -1;
         }
     }
@@ -446,12 +455,12 @@ static int settle(struct trainer *t, const struct candidate *c, uint32_t merged,
             return -1;
         }
         *s = (struct side){0};
-        if (i % BREATHE_RECORDS == BREATHE_RECORDS - 1 && store_breathe(t->store, err) != 0) {
+        if (i % BREATHE_RECORDS == BREATHE_RECORDS - 1 && breathe(t, err) != 0) {
             return -1;
         }
     }
     t->touched_count = t->hit_count = 0;
-    return store_breathe(t->store, err);
+    return breathe(t, err);
 }
 
 /* The token that a pair makes; added if it is new. */
@@ -500,7 +509,7 @@ static int merge_all(struct trainer *t, struct dt_error *err)
             t->result.merges = dt_realloc(t->result.merges, t->merge_capacity * sizeof *t->result.merges);
         }
         t->result.merges[t->result.merge_count++] = (struct bpe_merge){left, right};
-        if (merge_records(t, &c, merged, err) != 0 || settle(t, &c, merged, err) != 0 || t->words->go_on(err) != 0) {
+        if (merge_records(t, &c, merged, err) != 0 || settle(t, &c, merged, err) != 0) {
             return -1;
         }
     }
@@ -521,7 +530,7 @@ static int keep_last(struct trainer *t, struct dt_error *err)
         if (pairs_at(&met, pair_of(m.left, m.right))->count++ == 0) {
             t->result.merges[--kept] = m;
         }
-        result = i % BREATHE_RECORDS == 0 ? store_breathe(t->store, err) : 0;
+        result = i % BREATHE_RECORDS == 0 ? breathe(t, err) : 0;
     }
     if (result == 0) {
         t->result.merge_count -= kept;

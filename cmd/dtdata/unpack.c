@@ -17,6 +17,7 @@
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 enum { INPUT_BYTES = 1 << 18, GZIP_ONLY = 16 + MAX_WBITS, STOP_MS = 100 };
 
@@ -169,6 +170,12 @@ static int zstd_some(struct unpack *u, unsigned char *out, size_t size, size_t *
     ZSTD_inBuffer in = {u->stream.next_in, u->stream.avail_in, 0};
     ZSTD_outBuffer to = {out, size, 0};
     size_t code = ZSTD_decompressStream(u->zstd, &to, &in);
+    if (ZSTD_getErrorCode(code) == ZSTD_error_frameParameter_windowTooLarge) {
+        return dt_fail(err, DT_INVALID,
+                       "%s: packed with a window above 128 MiB (zstd --long), which would be held in memory; unpack it "
+                       "with zstd -d --long=31",
+                       u->path);
+    }
     if (ZSTD_isError(code)) {
         return dt_fail(err, DT_INVALID, "%s: damaged or cut short (%s)", u->path, ZSTD_getErrorName(code));
     }

@@ -3,6 +3,7 @@
 #include "cmd/train/generate.h"
 
 #include "worker/data/templates/template.h"
+#include "worker/data/tokenizers/characters.h"
 #include "worker/data/tokenizers/special_tokens.h"
 #include "worker/data/tokenizers/tokenizer.h"
 
@@ -126,6 +127,17 @@ static int answer(struct chat *c, int64_t most, struct dt_error *err)
     return rc;
 }
 
+/* Adds what a person says: a template takes text alone. */
+static int add_said(struct chat *c, const char *role, const char *text, size_t size, const char *where,
+                    struct dt_error *err)
+{
+    if (utf8_valid(text, size) < size || memchr(text, 0, size) != NULL) {
+        return dt_fail(err, DT_INVALID, "%s is no text in UTF-8", where);
+    }
+    add_message(c, role, text);
+    return 0;
+}
+
 int train_chat(const struct model_source *source, const char *system, struct generate_options *options,
                struct dt_error *err)
 {
@@ -135,9 +147,9 @@ int train_chat(const struct model_source *source, const char *system, struct gen
     int rc = open_chat(&c, source, err);
     int64_t most = options->max_new_tokens;
     if (rc == 0 && system != NULL) {
-        add_message(&c, "system", system);
+        rc = add_said(&c, "system", system, strlen(system), "--system", err);
     }
-    while (rc == 0) {
+    for (int number = 1; rc == 0; number++) {
         if (isatty(STDIN_FILENO)) {
             (void)fputs("> ", stderr);
         }
@@ -149,8 +161,9 @@ int train_chat(const struct model_source *source, const char *system, struct gen
             line[--size] = 0;
         }
         if (size > 0) {
-            add_message(&c, "user", line);
-            rc = answer(&c, most, err);
+            char where[48];
+            (void)snprintf(where, sizeof where, "line %d of standard input", number);
+            rc = add_said(&c, "user", line, (size_t)size, where, err) == 0 ? answer(&c, most, err) : -1;
         }
     }
     free(line);

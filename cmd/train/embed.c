@@ -142,8 +142,8 @@ static int writer_open(struct writer *w, const char *path, int64_t width, struct
     return !w->npy || fwrite(room, 1, NPY_HEADER, w->to) == NPY_HEADER ? 0 : dt_fail_errno(err, "%s", path);
 }
 
-/* The header is padded with spaces up to its last byte, a newline. */
-static void put_header(const struct writer *w)
+/* The header is padded with spaces up to its last byte, a newline. False: it is not written. */
+static bool put_header(const struct writer *w)
 {
     char header[NPY_HEADER];
     memset(header, ' ', sizeof header);
@@ -155,8 +155,8 @@ static void put_header(const struct writer *w)
                  (long long)w->rows, (long long)w->width);
     header[10 + size] = ' ';
     header[NPY_HEADER - 1] = '\n';
-    rewind(w->to);
-    (void)fwrite(header, 1, sizeof header, w->to);
+    return fseek(w->to, 0, SEEK_SET) == 0 && fwrite(header, 1, sizeof header, w->to) == sizeof header &&
+           fflush(w->to) == 0;
 }
 
 static void put_vector(struct writer *w, const struct embed_row *r)
@@ -177,10 +177,10 @@ static void put_vector(struct writer *w, const struct embed_row *r)
 /* rc: whether all was written so far; a file that is not whole goes away. */
 static int writer_close(struct writer *w, int rc, struct dt_error *err)
 {
-    if (w->npy && w->to != NULL && rc == 0) {
-        put_header(w);
-    }
     bool wrong = w->to != NULL && (fflush(w->to) != 0 || ferror(w->to));
+    if (w->npy && w->to != NULL && rc == 0 && !wrong) {
+        wrong = !put_header(w);
+    }
     if (w->to != NULL && w->to != stdout) {
         wrong = fclose(w->to) != 0 || wrong;
     }

@@ -69,17 +69,19 @@ static bool is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+/* By what stands in the files: a folder of text may hold other .bin files, too. */
 static bool has_shards(const char *folder)
 {
     static const char *const ends[] = {"bin", "safetensors"};
     bool has = false;
     for (int i = 0; i < 2 && !has; i++) {
-        glob_t found;
+        glob_t found = {0};
         char *pattern = dt_format("%s/*.%s", folder, ends[i]);
-        has = glob(pattern, GLOB_NOSORT, NULL, &found) == 0;
-        if (has) {
-            globfree(&found);
+        bool any = glob(pattern, GLOB_NOSORT, NULL, &found) == 0;
+        for (size_t f = 0; any && f < found.gl_pathc && !has; f++) {
+            has = data_format_of(found.gl_pathv[f]) != NULL;
         }
+        globfree(&found);
         free(pattern);
     }
     return has;
@@ -441,7 +443,7 @@ static int find_or_make(const struct texts *x, const struct source_texts *s, cha
     bool rows = x->job->data.label_key != NULL;
     int found = find_entry(folder, rows, out, err), lock = -1;
     if (found == 0) {
-        lock = dt_file_mkdirs(x->root, err) == 0 ? lock_entry(lock_path, s, err) : -1;
+        lock = dt_file_mkdirs(x->root, err) == 0 ? lock_entry(lock_path, s, err) : dt_wrap(err, "data.cache_dir");
         found = lock < 0 ? -1 : find_entry(folder, rows, out, err);
     }
     if (found == 0) {

@@ -22,7 +22,7 @@
 static const struct data_ops *const rows[] = {&data_tokens,  &data_nanogpt,      &data_labelled,
                                               &data_tensors, &data_choice_lines, &data_idx,
                                               &data_cifar10, &data_cifar100,     &data_imagefolder};
-enum { ROW_COUNT = sizeof rows / sizeof rows[0], EXPECT_BYTES = 128 << 10 };
+enum { ROW_COUNT = sizeof rows / sizeof rows[0], EXPECT_BYTES = 128 << 10, CLASSES_SHOWN = 8 };
 
 const char *data_base_name(const char *path)
 {
@@ -151,15 +151,27 @@ const char *data_format_of(const char *path)
 static const struct data_ops *find_row(const char *glob, const char *format, const struct batch_layout *layout,
                                        struct dt_error *err)
 {
-    bool tensors = data_tokens_lack(layout) != NULL;
+    const char *lacks = data_tokens_lack(layout);
+    bool tensors = lacks != NULL, pixels = tensors && strcmp(lacks, "pixel_values") == 0;
     struct data_files files;
     const struct data_ops *found = NULL;
     struct stat st;
-    bool images = strcmp(format, data_imagefolder.name) == 0;
-    if (images || (strcmp(format, "auto") == 0 && folder_recognise(glob))) {
+    bool automatic = strcmp(format, "auto") == 0;
+    if (strcmp(format, data_imagefolder.name) == 0 || (automatic && folder_recognise(glob))) {
         return &data_imagefolder;
     }
+    if (pixels && automatic && stat(glob, &st) == 0 && S_ISDIR(st.st_mode)) {
+        (void)dt_fail(err, DT_INVALID,
+                      "%s: is a folder without folders of images, one for each class; other data are named by their "
+                      "files, for example %s/*.safetensors",
+                      glob, glob);
+        return NULL;
+    }
     if (data_files_open(&files, glob, tensors, err) != 0) {
+        if (pixels && err->status == DT_NOT_FOUND) {
+            (void)dt_fail(err, DT_NOT_FOUND,
+                          "%s: no such file; name a folder of images by class, IDX, CIFAR or safetensors files", glob);
+        }
         return NULL;
     }
     if (stat(files.paths[0], &st) == 0 && !S_ISREG(st.st_mode)) {
@@ -169,15 +181,16 @@ static const struct data_ops *find_row(const char *glob, const char *format, con
         return NULL;
     }
     for (size_t i = 0; i < ROW_COUNT && found == NULL; i++) {
-        bool this_one =
-            strcmp(format, "auto") == 0 ? rows[i]->recognise(files.paths[0]) : strcmp(format, rows[i]->name) == 0;
+        bool this_one = automatic ? rows[i]->recognise(files.paths[0]) : strcmp(format, rows[i]->name) == 0;
         found = this_one ? rows[i] : NULL;
     }
-    if (found == NULL && strcmp(format, "auto") == 0) {
+    if (found == NULL && automatic) {
         (void)dt_fail(err, DT_INVALID, "%s: %s", files.paths[0],
-                      tensors ? "is no safetensors file, and no IDX or CIFAR file; the model reads these, and folders "
-                                "of images by class"
-                              : "neither a token shard nor a safetensors file; make shards with dtdata tokenize");
+                      pixels    ? "is no safetensors file, and no IDX or CIFAR file; the model reads these, and "
+                                  "folders of images by class"
+                      : tensors ? "is no safetensors file; the model reads these"
+                                : "neither a token shard nor a safetensors file; make shards with dtdata tokenize; for "
+                                  "ids without a header (nanoGPT) set data.format to \"nanogpt\"");
     } else if (found == NULL) {
         (void)dt_fail(
             err, DT_INVALID,
@@ -262,6 +275,13 @@ int data_check_range(const struct data_source *s, const struct job *job, const c
         dt_text_init(&advice);
         (void)snprintf(name, sizeof name, "model.%s", f->below_key);
         advise(job, f, most->value + 1, most->path == NULL ? "it" : name, &advice);
+        if (k == s->targets && s->class_count > 0) {
+            dt_text_puts(&advice, "; the data have ");
+            struct dt_list classes = {.text = &advice, .most = CLASSES_SHOWN};
+            for (int i = 0; i < s->class_count; i++) {
+                dt_list_add(&classes, "%s", s->classes[i]);
+            }
+        }
         if (most->path == NULL) {
             (void)dt_fail(err, DT_INVALID, "%s: %" PRId64 ": %s has %s up to %" PRId64 "; %s", name, f->below, key,
                           f->values, most->value, dt_text_str(&advice));

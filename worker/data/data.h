@@ -113,6 +113,8 @@ int data_open(struct data_source *s, const char *glob, const char *format, const
 enum { MIXTURE_BLOCK = 4096 };
 int data_open_mixture(struct data_source *s, const struct dt_sources *from, const char *format,
                       const struct batch_layout *layout, struct dt_error *err);
+/* The job's name of a source: the text, where its shards were made of one. */
+const char *data_source_name(const struct dt_source *from);
 /* DT_INVALID if a field has values beyond the model's range. `key`: the job's key of the source
  * ("data.train"), for the message. */
 int data_check_range(const struct data_source *s, const struct job *job, const char *key, struct dt_error *err);

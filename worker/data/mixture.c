@@ -15,13 +15,13 @@ struct mixed {
     int open;
 };
 
-/* The job's name of a source. */
-static const char *name_of(const struct dt_source *from)
+const char *data_source_name(const struct dt_source *from)
 {
     return from->text != NULL ? from->text : from->path;
 }
 
-/* Opens one source. The files of shards that were made of a text are called by the text. */
+/* Opens one source. The files of shards that were made of a text are called by the text, also where messages
+ * name a sample of them. */
 static int open_one(struct data_source *s, const struct dt_source *from, const char *format,
                     const struct batch_layout *layout, struct dt_error *err)
 {
@@ -31,6 +31,9 @@ static int open_one(struct data_source *s, const struct dt_source *from, const c
     for (int i = 0; from->text != NULL && i < s->file_count; i++) {
         free(s->files[i].name);
         s->files[i].name = s->file_count == 1 ? dt_strdup(from->text) : dt_format("%s, part %d", from->text, i + 1);
+    }
+    for (int k = 0; from->text != NULL && k < s->layout.count; k++) {
+        s->largest[k].path = s->largest[k].path != NULL ? from->text : NULL;
     }
     return 0;
 }
@@ -71,7 +74,7 @@ static int share_out(struct data_mixture *m, const struct dt_sources *from, stru
     for (int i = 0; i < m->count; i++) {
         if (m->part[i].quota == 0) {
             return dt_fail(err, DT_INVALID, "%s: weight %g is less than a sample in %d; raise it or leave it out",
-                           name_of(&from->of[i]), from->of[i].weight, MIXTURE_BLOCK);
+                           data_source_name(&from->of[i]), from->of[i].weight, MIXTURE_BLOCK);
         }
         m->part[i].before = before;
         before += m->part[i].quota;
@@ -169,7 +172,7 @@ int data_open_mixture(struct data_source *s, const struct dt_sources *from, cons
         rc = open_one(one, &from->of[i], format, layout, err);
         m->open += rc == 0;
         if (rc == 0 && i > 0) {
-            rc = check_alike(&m->source[0], one, name_of(&from->of[0]), name_of(&from->of[i]), err);
+            rc = check_alike(&m->source[0], one, data_source_name(&from->of[0]), data_source_name(&from->of[i]), err);
         }
         if (rc == 0) {
             add_source(s, &m->mixture.part[i], one);

@@ -70,7 +70,8 @@ static int read_header(struct shard *s, struct dt_error *err)
     if (header[0] != SHARD_MAGIC_U16 && header[0] != SHARD_MAGIC_U32) {
         return dt_fail(err, DT_INVALID,
                        "%s: begins with %" PRId32
-                       ", not with %d or %d: not a token shard; make one with dtdata tokenize",
+                       ", not with %d or %d: not a token shard; make one with dtdata tokenize; ids without a header "
+                       "(nanoGPT) need the format nanogpt",
                        s->path, header[0], SHARD_MAGIC_U16, SHARD_MAGIC_U32);
     }
     s->width = header[0] == SHARD_MAGIC_U16 ? 2 : 4;

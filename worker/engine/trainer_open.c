@@ -144,6 +144,14 @@ static int end_documents(struct trainer *t, struct dt_error *err)
         ends = end < 0 ? words : ends;
         end = own;
     }
+    int64_t below = end >= 0 ? t->chain.batch.field[batch_find(&t->chain.batch, "input_ids")].below : 0;
+    if (end >= 0 && end >= below) {
+        return dt_fail(
+            err, DT_INVALID,
+            "data.document_mask: documents end with id %lld, but the model has ids up to %lld: none would end; "
+            "correct data.document_end",
+            (long long)end, (long long)below - 1);
+    }
     batch_end_documents(&t->chain.batch, end);
     for (int i = first; i < count; i++) {
         struct data_source *s = i < 0 ? &t->feeds.train : &t->feeds.val[i].data;

@@ -182,7 +182,7 @@ static void say_mixture(struct trainer *t)
     const struct data_mixture *m = t->job->evaluates ? NULL : t->feeds.train.mixture;
     for (int i = 0; m != NULL && i < m->count && t->world->round <= 1; i++) {
         observers_say(&t->observers, "train: data.train: %.4g %% of the samples are from %s, which has %lld",
-                      100.0 * (double)m->part[i].quota / MIXTURE_BLOCK, t->job->data.train.of[i].path,
+                      100.0 * (double)m->part[i].quota / MIXTURE_BLOCK, data_source_name(&t->job->data.train.of[i]),
                       (long long)m->part[i].count);
     }
 }

@@ -340,7 +340,7 @@ def test_inspect_foreign_shards(tmp_path):
     (tmp_path / "n.bin").write_bytes(wide)
     for name, options in ("l", ()), ("n", ("--format", "nanogpt")):
         out, _ = dtdata("inspect", "--tokenizer", "bytes", "--samples", 3, *options, tmp_path / f"{name}.bin")
-        assert out.splitlines()[3:] == ["  document 1, ids 1 to 2: ab", "  document 2, ids 4 to 3: ", "  document 3, ids 5 to 6, not ended in this shard: cd"]
+        assert out.splitlines()[3:] == ["  document 1, ids 1 to 2: ab", "  document 2, no ids before 4: ", "  document 3, ids 5 to 6, not ended in this shard: cd"]
         out, _ = dtdata("inspect", *options, tmp_path / f"{name}.bin")
         assert "text 1, ids 0 to 6, not ended in this shard: 0 97 98 0 0 99 100\n" in out
     _, err = dtdata("inspect", "--end", "x", tmp_path / "l.bin", code=1)
@@ -375,6 +375,16 @@ def test_baseline(tmp_path):
     values = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in out.splitlines()}
     assert list(values) == ["gzip -9", "1-gram", "2-gram", "3-gram", "4-gram"]
     assert 0 < values["4-gram"] < values["1-gram"] < 8
+
+
+def test_converted_tokenizers(tmp_path):
+    """A folder that is there gets the tokenizer.json; an error names what the user gave."""
+    model = os.path.join(support.ROOT, "tests/golden/tokenizers/convert/bpe.model")
+    (tmp_path / "tok").mkdir()
+    assert dtdata("convert-tokenizer", model, tmp_path / "tok")[0].startswith(f"{tmp_path}/tok/tokenizer.json: vocabulary ")
+    dtdata("convert-tokenizer", model, tmp_path / "alone.json")
+    assert (tmp_path / "alone.json").read_bytes() == (tmp_path / "tok/tokenizer.json").read_bytes()
+    assert dtdata("convert-tokenizer", model, tmp_path / "no/x.json", code=2)[1] == f"dtdata: {tmp_path}/no/x.json: No such file or directory\n"
 
 
 def test_usage():

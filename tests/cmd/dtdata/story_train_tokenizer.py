@@ -193,6 +193,14 @@ def test_peak_stays_within_memory(tmp_path):
     assert read(tmp_path / "little") == read(tmp_path / "much")
 
 
+def test_a_word_of_a_million_letters(tmp_path):
+    """Text without white space, as of genomes: a word is read once in each merge, not once for each of its pairs."""
+    (tmp_path / "text.txt").write_text("".join(random.Random(4).choices("acgt", k=1000000)))
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    dtdata("-v", 400, "--threads", 1, "-o", tmp_path / "tok", tmp_path / "text.txt")
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - spent < 20
+
+
 def start(*args):
     return subprocess.Popen([DTDATA, "train-tokenizer", *map(str, args)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 

@@ -92,6 +92,9 @@ def test_shards_say_what_ends_a_document(tmp_path):
 
 
 def test_models_and_keys_that_do_not_fit(tmp_path):
+    refused = training.train(make_job(tmp_path, shard(tmp_path / "a.bin", document(0) * 9), 12), str(tmp_path / "out"), ranks=1,
+                             sets=["data.document_end=64"])
+    assert "data.document_mask: documents end with id 64, but the model has ids up to 63" in refused.err, refused
     data = batches(tmp_path / "rows.safetensors", [document(0)])
     path = tmp_path / "bert.json"
     path.write_text(json.dumps({"model": {"name": "bert"}, "data": {"train": data, "sequence_length": PART, "document_mask": True}}))

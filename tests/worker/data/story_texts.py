@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import random
+import resource
 import re
 import signal
 import subprocess
@@ -200,7 +201,7 @@ def test_globs_and_mixtures(tmp_path, place):
     dtdata("tokenize", "-o", tmp_path / "shards", "--tokenizer", place / "tok", "--val", "0", place / "held.txt")
     source = [{"path": str(place / "corpus" / "*.txt*"), "weight": 3}, {"path": str(tmp_path / "shards" / "train-*.bin"), "weight": 1}]
     said = train(make_job(tmp_path, place, train=source), tmp_path / "out").err
-    assert said.count("tokenizes 3 files") == 1 and "data.train: 75 % of the samples are from " in said, said
+    assert said.count("tokenizes 3 files") == 1 and f"data.train: 75 % of the samples are from {source[0]['path']}, which has " in said, said
 
 
 def test_the_cache_among_the_texts(tmp_path, place):
@@ -229,6 +230,17 @@ def test_where_the_cache_is(tmp_path, place):
         env[name] = str(tmp_path / name)
         p = subprocess.run([support.program("train"), "--plan", job], capture_output=True, text=True, env=env, timeout=support.DEADLINE_S)
         assert p.returncode == 0 and len(list((tmp_path / name / folder).glob("*/texts.json"))) == 2, p
+
+
+def test_where_the_cache_cannot_be(tmp_path, place):
+    """A file in its place, and a limit on the sizes of files, whose signal ends nothing."""
+    (tmp_path / "taken").write_text("")
+    p = plan(make_job(tmp_path, place, cache_dir=str(tmp_path / "taken")))
+    assert p.returncode == 2 and f"train: data.train: data.cache_dir: {tmp_path}/taken: is not a folder" in p.stderr, p
+    args = [support.program("train"), "--plan", make_job(tmp_path, place)]
+    p = subprocess.run(args, capture_output=True, text=True, timeout=support.DEADLINE_S, env=support.clean_env(),
+                       preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)))
+    assert p.returncode > 0 and "raise the limit with ulimit -f" in p.stderr, p
 
 
 def test_refusals(tmp_path, place):
@@ -261,6 +273,12 @@ def test_refusals(tmp_path, place):
     binary.write_bytes(bytes(5000))
     refused(job, "neither a token shard nor a safetensors file", f"data.train={binary}")
     refused(job, "no such file", f"data.train={tmp_path}/none-*.txt")
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    (mixed / "a.txt").write_text(text(5))
+    (mixed / "x.bin").write_bytes(bytes(5000))
+    p = plan(job, f"data.train={mixed}")
+    assert p.returncode == 0 and "left out 1 binary file" in p.stderr, p
     # a file that is no text says why, and what a job can do about a text is a key of the job
     for name, data, words in (("empty.txt", b"", "is empty"), ("wide.txt", "words".encode("utf-16"), "byte order mark of UTF-16"),
                               ("cut.txt.gz", gzip.compress(text(6).encode())[:14], "damaged or cut short")):
@@ -313,5 +331,7 @@ def test_labelled_rows(tmp_path, place):
     assert numbers(tmp_path / "1") == numbers(tmp_path / "2") and numbers(tmp_path / "2")[-1]["val_accuracy"] is not None
     assert training.hash_of(tmp_path / "1") == training.hash_of(tmp_path / "2")
     refused(by_text, "is text, and bert reads labelled rows: say in data.label_key where the labels are", "data.label_key=null")
+    p = plan(by_text, "model.num_labels=2")
+    assert p.returncode == 2 and f"train: data.train: {a}: labels: sample " in p.stderr and "or more; the data have ham, other, spam\n" in p.stderr, p
     p = subprocess.run([support.program("train"), "--evaluate", str(tmp_path / "2"), by_text], capture_output=True, text=True, env=support.clean_env())
     assert p.returncode == 0 and "tokenizes" not in p.stderr, p

@@ -344,7 +344,9 @@ static void test_bad_shards(void **state)
     static const uint32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8};
     refused("none.bin", "none.bin: no such file; make token shards with dtdata tokenize");
     write_file("text.bin", "hello", 5);
-    refused("text.bin", "text.bin: neither a token shard nor a safetensors file; make shards with dtdata tokenize");
+    refused("text.bin",
+            "text.bin: neither a token shard nor a safetensors file; make shards with dtdata tokenize; for ids "
+            "without a header (nanoGPT) set data.format to \"nanogpt\"");
     write_shard("short.bin", SHARD_MAGIC_U16, 1, 9, ids, 8, 2);
     refused("short.bin", "short.bin: 1040 bytes, but 9 tokens need 1042: cut short or damaged; make it again");
     write_shard("version.bin", SHARD_MAGIC_U16, 2, 8, ids, 8, 2);
@@ -736,12 +738,12 @@ static void test_advice(void **state)
     struct dt_error err = {0};
     char wanted[512];
     write_file("words.bin", "hello", 5);
-    refused_images("none.bin", "none.bin: no such file; name safetensors files");
+    refused_images("none.bin", "none.bin: no such file; name a folder of images by class, IDX, CIFAR or ");
     refused_images("words.bin", "words.bin: is no safetensors file, and no IDX or CIFAR file; the model reads these, "
                                 "and folders of images by class");
-    refused_images("images", "images: no such file; name safetensors files");
+    refused_images("images", "images: no such file; name a folder of images");
     assert_int_equal(mkdir(in("set"), 0755), 0);
-    refused_images("set", "set: is a folder; name its files, for example ");
+    refused_images("set", "set: is a folder without folders of images, one for each class; ");
     assert_int_equal(mkfifo(in("pipe"), 0600), 0);
     refused_images("pipe", "pipe: is not a regular file; give safetensors files");
     assert_int_equal(open_tokens(&s, in("set"), "auto", 4, &err), -1);

@@ -366,6 +366,7 @@ static void test_idx(void **state)
     write_file("b-images-idx3-ubyte.gz", whole.data, whole.size - 10);
     assert_int_equal(idx_open(&r, in("b-images-idx3-ubyte.gz"), &err), -1);
     assert_says(&err, "the gzip stream is damaged or cut off");
+    assert_true(idx_recognise(in("b-images-idx3-ubyte.gz")));
     dt_text_clear(&whole);
     image_clear(&im);
 }

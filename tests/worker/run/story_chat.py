@@ -95,6 +95,13 @@ def test_template_that_fails(folder, template, says):
     assert done.returncode == 2 and says in done.stderr and done.stdout == "", done
 
 
+@pytest.mark.parametrize("line, words", [(b"\nyo\xff\n", "line 2 of standard input"), (b"a\0b\n", "line 1 of standard input"), (None, "--system")])
+def test_what_is_no_text(folder, line, words):
+    args = [support.program("train"), "--chat", str(folder), *([] if line else ["--system", b"\xff"])]
+    done = subprocess.run(args, input=line or b"", capture_output=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (2, b"", f"train: {words} is no text in UTF-8\n"), done
+
+
 def test_positions_end_an_answer(folder):
     """An answer ends where the model's 128 positions do; a seed draws the same answer again."""
     (folder / "chat_template.jinja").write_text("{% for i in range(120) %}{{ bos_token }}{% endfor %}")

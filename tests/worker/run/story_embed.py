@@ -8,6 +8,7 @@ run: timeout 300"""
 import json
 import os
 import random
+import resource
 import struct
 import subprocess
 
@@ -159,6 +160,11 @@ def test_bad_input(trained, tmp_path):
     assert "No such file" in embed(trained / "bert", "--texts", tmp_path / "none", code=2)
     out = tmp_path / "v.npy"
     assert embed(trained / "bert", "-o", out, lines=b"ab\n\n", code=2) and not os.listdir(tmp_path) == [] and not out.exists()
+    assert sorted(os.listdir(tmp_path)) == ["odd.jsonl"]
+    # a disk that is full when the last vectors are written; a matrix is there whole or not at all
+    done = subprocess.run([support.program("train"), "--embed", str(trained / "bert"), "-o", str(out)], input=b"word\n" * 500, capture_output=True,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024)))
+    assert done.returncode == 1 and done.stderr.decode() == f"train: {out}: cannot be written\n", done
     assert sorted(os.listdir(tmp_path)) == ["odd.jsonl"]
     done = subprocess.run([support.program("train"), "--texts", "x", "job.json"], capture_output=True, text=True)
     assert done.returncode == 2 and "--texts: only with --embed" in done.stderr

@@ -209,12 +209,12 @@ int idx_open(struct raw *r, const char *path, struct dt_error *err)
 static int dims_of(const char *path)
 {
     uint8_t head[4] = {1};
-    gzFile f = gzopen(path, "rb"); /* reads what is not compressed as it is */
-    int64_t have = f != NULL ? inflate_bytes(f, head, sizeof head) : 0;
+    gzFile f = gzopen(path, "rb");                           /* reads what is not compressed as it is */
+    int have = f != NULL ? gzread(f, head, sizeof head) : 0; /* also of a stream that is cut off */
     if (f != NULL) {
         (void)gzclose(f);
     }
-    bool known = have == sizeof head && head[0] == 0 && head[1] == 0 && head[2] >= UNSIGNED_BYTES && head[2] <= 14;
+    bool known = have == (int)sizeof head && head[0] == 0 && head[1] == 0 && head[2] >= UNSIGNED_BYTES && head[2] <= 14;
     return known && head[3] > 0 && head[3] <= 4 ? head[3] : 0;
 }
 

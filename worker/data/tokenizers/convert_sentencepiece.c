@@ -2,6 +2,8 @@
  * (SpmConverter.build_tokenizer_from_spm_proto). */
 #include "worker/data/tokenizers/convert.h"
 
+#include "worker/data/tokenizers/characters.h"
+#include "worker/data/tokenizers/normalizers.h"
 #include "worker/data/tokenizers/sentencepiece.h"
 #include "worker/data/tokenizers/trie.h"
 
@@ -9,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char SPACE[] = "\xe2\x96\x81"; /* U+2581, which stands for a space */
+enum { PRIVATE = 0x100000, PRIVATE_COUNT = 65534 }; /* private characters, of the plane that fonts leave alone */
+static const char SPACE[] = "\xe2\x96\x81";         /* U+2581, which stands for a space */
 
 void convert_added_token(struct dt_text *out, bool first, int64_t id, const char *name, size_t size)
 {
@@ -54,14 +57,82 @@ static void add_replace(struct dt_text *out, const char *kind, const char *patte
                    pattern, content);
 }
 
-/* In SentencePiece's order. The last rule is for Metaspace, which adds no prefix to a text that has one. */
-static void add_normalizer(const struct sentencepiece *m, struct dt_text *out)
+static int compare_longer(const void *a, const void *b)
 {
-    struct dt_text rules = {0};
+    const struct sentence_piece *x = *(const struct sentence_piece *const *)a,
+                                *y = *(const struct sentence_piece *const *)b;
+    return x->size != y->size ? (x->size > y->size ? -1 : 1) : x < y ? -1 : 1;
+}
+
+/* The user-defined pieces, the longest first. The caller frees the list. */
+static const struct sentence_piece **user_pieces(const struct sentencepiece *m, size_t *count)
+{
+    const struct sentence_piece **pieces = dt_alloc((m->count + 1) * sizeof(struct sentence_piece *));
+    *count = 0;
+    for (size_t id = 0; id < m->count; id++) {
+        if (m->pieces[id].type == PIECE_USER_DEFINED) {
+            pieces[(*count)++] = &m->pieces[id];
+        }
+    }
+    qsort(pieces, *count, sizeof *pieces, compare_longer);
+    return pieces;
+}
+
+/* A text as the pattern, and another as the content. */
+static void add_exchange(struct dt_text *out, const char *from, size_t from_size, const char *to, size_t to_size)
+{
+    dt_text_puts(out, ",\n    {\"type\": \"Replace\", \"pattern\": {\"String\": ");
+    dt_text_json(out, from, from_size);
+    dt_text_puts(out, "}, \"content\": ");
+    dt_text_json(out, to, to_size);
+    dt_text_puts(out, "}");
+}
+
+/* SentencePiece keeps user-defined pieces from its map of characters. Where the map would change one, a
+ * private character stands for it meanwhile: `before` and `after` exchange the two. */
+static int protect_pieces(const struct sentencepiece *m, const char *base64, struct dt_text *before,
+                          struct dt_text *after, struct dt_error *err)
+{
+    size_t count, marks = 0;
+    const struct sentence_piece **pieces = user_pieces(m, &count);
+    void *map = NULL;
+    cJSON *json = cJSON_CreateObject();
+    (void)cJSON_AddStringToObject(json, "precompiled_charsmap", base64);
+    int result = count > 0 ? precompiled_open(&map, json, err) : 0;
+    for (size_t i = 0; result == 0 && i < count; i++) {
+        const struct sentence_piece *p = pieces[i];
+        struct dt_text mapped = {0};
+        char mark[4];
+        result = precompiled_apply(map, p->text, p->size, &mapped, err);
+        if (result == 0 && marks == PRIVATE_COUNT) {
+            result = dt_fail(err, DT_INVALID, "more than %d user-defined pieces", PRIVATE_COUNT);
+        } else if (result == 0 && (mapped.size != p->size || memcmp(mapped.data, p->text, p->size) != 0)) {
+            size_t size = utf8_write((uint32_t)(PRIVATE + marks++), mark);
+            add_exchange(before, p->text, p->size, mark, size);
+            add_exchange(after, mark, size, p->text, p->size);
+        }
+        dt_text_clear(&mapped);
+    }
+    if (map != NULL) {
+        precompiled_close(map);
+    }
+    cJSON_Delete(json);
+    free(pieces);
+    return result;
+}
+
+/* In SentencePiece's order. The last rule is for Metaspace, which adds no prefix to a text that has one. */
+static int add_normalizer(const struct sentencepiece *m, struct dt_text *out, struct dt_error *err)
+{
+    struct dt_text rules = {0}, base64 = {0}, after = {0};
+    int result = 0;
     if (m->charsmap != NULL) {
-        dt_text_puts(&rules, ",\n    {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"");
-        add_base64(&rules, m->charsmap, m->charsmap_size);
-        dt_text_puts(&rules, "\"}");
+        add_base64(&base64, m->charsmap, m->charsmap_size);
+        result = protect_pieces(m, dt_text_str(&base64), &rules, &after, err);
+        dt_text_printf(&rules, ",\n    {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"%s\"}%s",
+                       dt_text_str(&base64), dt_text_str(&after));
+        dt_text_clear(&base64);
+        dt_text_clear(&after);
     }
     if (m->remove_extra_whitespaces) {
         /* At the end the character that stands for a space counts, too. The look behind lets the search
@@ -84,13 +155,7 @@ static void add_normalizer(const struct sentencepiece *m, struct dt_text *out)
     dt_text_printf(out, "  \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [%s]},\n",
                    rules.size > 0 ? rules.data + 1 : "");
     dt_text_clear(&rules);
-}
-
-static int compare_longer(const void *a, const void *b)
-{
-    const struct sentence_piece *x = *(const struct sentence_piece *const *)a,
-                                *y = *(const struct sentence_piece *const *)b;
-    return x->size != y->size ? (x->size > y->size ? -1 : 1) : x < y ? -1 : 1;
+    return result;
 }
 
 /* The characters of a piece as they stand in a regular expression. */
@@ -98,7 +163,7 @@ static void add_literal(struct dt_text *regex, const struct sentence_piece *p)
 {
     for (size_t i = 0; i < p->size; i++) {
         unsigned char c = (unsigned char)p->text[i];
-        bool plain = c >= 0x80 || c == '_' || (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z');
+        bool plain = c >= 0x80 || c < ' ' || c == '_' || (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z');
         if (!plain) {
             dt_text_puts(regex, "\\");
         }
@@ -109,14 +174,8 @@ static void add_literal(struct dt_text *regex, const struct sentence_piece *p)
 /* True if there are user-defined pieces; regex: matches them, the longest first. */
 static bool user_defined(const struct sentencepiece *m, struct dt_text *regex)
 {
-    const struct sentence_piece **pieces = dt_alloc((m->count + 1) * sizeof(struct sentence_piece *));
-    size_t count = 0;
-    for (size_t id = 0; id < m->count; id++) {
-        if (m->pieces[id].type == PIECE_USER_DEFINED) {
-            pieces[count++] = &m->pieces[id];
-        }
-    }
-    qsort(pieces, count, sizeof *pieces, compare_longer);
+    size_t count;
+    const struct sentence_piece **pieces = user_pieces(m, &count);
     for (size_t i = 0; i < count; i++) {
         dt_text_puts(regex, i > 0 ? "|" : "");
         add_literal(regex, pieces[i]);
@@ -365,7 +424,9 @@ static int convert(const struct sentencepiece *m, const struct convert_options *
     }
     dt_text_puts(out, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n");
     add_added_tokens(m, out);
-    add_normalizer(m, out);
+    if (add_normalizer(m, out, err) != 0) {
+        return -1;
+    }
     bool user = user_defined(m, &regex);
     add_pre_tokenizer(m, &regex, out);
     dt_text_clear(&regex);

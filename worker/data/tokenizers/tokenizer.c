@@ -67,8 +67,34 @@ static int open_model(struct tokenizer *t, const cJSON *model, struct dt_error *
     return -1;
 }
 
+/* A part that nobody reads might change ids. The library refuses it as well. */
+static int check_keys(const cJSON *json, struct dt_error *err)
+{
+    static const char *const keys[] = {"version",       "truncation",     "padding", "added_tokens", "normalizer",
+                                       "pre_tokenizer", "post_processor", "decoder", "model"};
+    const char *version;
+    const cJSON *part;
+    cJSON_ArrayForEach(part, json)
+    {
+        size_t i = 0;
+        while (i < sizeof keys / sizeof *keys && strcmp(part->string, keys[i]) != 0) {
+            i++;
+        }
+        if (i == sizeof keys / sizeof *keys) {
+            return dt_fail(err, DT_INVALID, "%s: unknown part; remove it", part->string);
+        }
+    }
+    if (part_text(json, "version", "1.0", &version, err) != 0) {
+        return -1;
+    }
+    return strcmp(version, "1.0") == 0 ? 0 : dt_fail(err, DT_INVALID, "version: %s is not known, but 1.0", version);
+}
+
 static int open_parts(struct tokenizer *t, const cJSON *json, struct dt_error *err)
 {
+    if (check_keys(json, err) != 0) {
+        return -1;
+    }
     if (open_model(t, member(json, "model"), err) != 0) {
         return dt_wrap(err, "model");
     }
@@ -99,12 +125,29 @@ static int open_parts(struct tokenizer *t, const cJSON *json, struct dt_error *e
     return 0;
 }
 
+/* Whether the text begins as a JSON object, behind white space and a byte order mark. */
+static bool is_object(const char *json, size_t size)
+{
+    const char *other;
+    size_t at = dt_text_mark(json, size, &other);
+    while (at < size && json[at] != 0 && strchr(" \t\r\n", json[at]) != NULL) {
+        at++;
+    }
+    return at == size || json[at] == '{' || other != NULL;
+}
+
 int tokenizer_parse(struct tokenizer **out, const char *name, const char *json, size_t size, struct dt_error *err)
 {
     const struct dt_scan_limits limits = {.bytes = FILE_MOST, .values = VALUES_MOST};
     cJSON *tree = dt_scan_parse_large(json, size, name, &limits, err);
     if (tree == NULL) {
-        return -1;
+        return is_object(json, size)
+                   ? -1
+                   : dt_fail(
+                         err, DT_INVALID,
+                         "%s: is no tokenizer.json; dtdata convert-tokenizer makes one of a .model of SentencePiece "
+                         "or of ranks of tiktoken",
+                         name);
     }
     struct tokenizer *t = dt_alloc(sizeof *t);
     t->hash = XXH3_64bits(json, size);
@@ -118,21 +161,19 @@ int tokenizer_parse(struct tokenizer **out, const char *name, const char *json, 
     return 0;
 }
 
-/* Reads tokenizer.json, or that of a folder; *file is its path, which the caller frees. */
-static int read_file(const char *path, char **file, struct dt_text *out, struct dt_error *err)
+char *tokenizer_file(const char *path)
 {
     struct stat st;
     bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    *file = folder ? dt_format("%s/tokenizer.json", path) : dt_strdup(path);
-    return dt_file_read(*file, FILE_MOST, out, err);
+    return folder ? dt_format("%s/tokenizer.json", path) : dt_strdup(path);
 }
 
 int tokenizer_open(struct tokenizer **out, const char *path, struct dt_error *err)
 {
-    char *file;
+    char *file = tokenizer_file(path);
     struct dt_text text;
     dt_text_init(&text);
-    int rc = read_file(path, &file, &text, err);
+    int rc = dt_file_read(file, FILE_MOST, &text, err);
     if (rc == 0) {
         rc = tokenizer_parse(out, file, dt_text_str(&text), text.size, err);
     }
@@ -143,10 +184,10 @@ int tokenizer_open(struct tokenizer **out, const char *path, struct dt_error *er
 
 int tokenizer_hash_file(const char *path, uint64_t *hash, struct dt_error *err)
 {
-    char *file;
+    char *file = tokenizer_file(path);
     struct dt_text text;
     dt_text_init(&text);
-    int rc = read_file(path, &file, &text, err);
+    int rc = dt_file_read(file, FILE_MOST, &text, err);
     *hash = rc == 0 ? XXH3_64bits(dt_text_str(&text), text.size) : 0;
     dt_text_clear(&text);
     free(file);

@@ -25,6 +25,8 @@ struct token_ids {
 void token_ids_add(struct token_ids *l, int32_t id);
 void token_ids_clear(struct token_ids *l);
 
+/* The tokenizer.json of a folder; any other path is the file's itself. The caller frees it. */
+char *tokenizer_file(const char *path);
 /* Opens a tokenizer.json, or that of a folder. Errors name the file, the part that is not supported
  * or not right (`model.vocab`), and what is supported instead. */
 int tokenizer_open(struct tokenizer **out, const char *path, struct dt_error *err);

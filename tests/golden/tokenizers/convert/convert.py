@@ -52,6 +52,11 @@ def sentencepieces():
     yield train("unigram.model", model_type="unigram", vocab_size=500, normalization_rule_tsv=rules)
     yield train("unigram_bytes.model", model_type="unigram", vocab_size=700, byte_fallback=True,
                 normalization_rule_name="identity", add_dummy_prefix=False)
+    yield train("bpe_lines.model", model_type="bpe", vocab_size=400, byte_fallback=True, add_dummy_prefix=False,
+                normalization_rule_name="identity", remove_extra_whitespaces=False,
+                user_defined_symbols=["\n", "\n\n", "\t", "\u2581\u2581", "a.b"])
+    yield train("bpe_map.model", model_type="bpe", vocab_size=400, normalization_rule_tsv=rules,
+                user_defined_symbols=["\n", "\n\n", "½", "the"])
     os.remove(rules)
 
 

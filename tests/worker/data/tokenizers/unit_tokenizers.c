@@ -708,7 +708,13 @@ static const struct {
     const char *json, *error;
 } refused[] = {
     {"[]", "t.json: not a JSON object"},
+    {"", "t.json:1:1: empty"},
+    {" \n{\"model\"", "t.json:2:9: "},
+    {"\n\x0e\n\x05<unk>", "t.json: is no tokenizer.json; dtdata convert-tokenizer makes one of a .model"},
+    {"IQ== 0\n", "t.json: is no tokenizer.json; "},
     {"{}", "t.json: model: missing, or not an object"},
+    {"{\"normaliser\":null}", "t.json: normaliser: unknown part; remove it"},
+    {"{\"version\":\"2.0\"}", "t.json: version: 2.0 is not known, but 1.0"},
     {"{\"model\":{\"type\":\"Foo\",\"vocab\":{}}}",
      "t.json: model: type: Foo is not supported; there are BPE, WordPiece, Unigram, WordLevel"},
     {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":1.5},\"merges\":[]}}",
