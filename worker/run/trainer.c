@@ -429,7 +429,9 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     observers_open(&t.observers, job, w, options);
     observers_note(&t.observers, "train %s: rank %d of %d, pid %d, round %d", DT_VERSION, w->rank, w->size,
                    (int)getpid(), w->round);
-    if (trainer_choose_plans(&t, w, err) != 0 || trainer_open(&t, w, err) != 0 || trainer_open_samples(&t, err) != 0) {
+    t.world = w;
+    if (trainer_check_jobs(&t, err) != 0 || trainer_choose_plans(&t, w, err) != 0 || trainer_open(&t, w, err) != 0 ||
+        trainer_open_samples(&t, err) != 0) {
         goto out;
     }
     say_level(&t);

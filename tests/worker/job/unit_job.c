@@ -981,6 +981,41 @@ static void test_compare(void **state)
 
 /* The optimizer is the run's: another one has no state there, nor has a momentum that was 0. What a
  * job of before this key says nothing of was AdamW. */
+static const char *apart(const char *ours, const char *theirs)
+{
+    static struct dt_text out;
+    dt_text_clear(&out);
+    dt_text_init(&out);
+    bool differ = job_apart(ours, theirs, &out);
+    assert_int_equal(differ, out.size > 0);
+    return dt_text_str(&out);
+}
+
+/* Jobs of two ranks: a place of files may be another, and keys of another model or optimizer count. */
+static void test_apart(void **state)
+{
+    (void)state;
+    struct job a, b;
+    opened(&a, SMALL, NULL);
+    opened(&b, SMALL, "training.threads=3");
+    assert_string_equal(apart(a.text, b.text), "");
+    job_close(&b);
+    opened(&b, SMALL, "data.train=elsewhere/*.bin");
+    assert_string_equal(apart(b.text, a.text), "");
+    job_close(&b);
+    opened(&b, SECTION("\"training\": {\"seed\": 3, \"strategy\": \"full_shard\"}"), NULL);
+    assert_string_equal(apart(b.text, a.text),
+                        "training.strategy is \"full_shard\" here and \"auto\" there (all that differ: "
+                        "training.strategy, training.seed)");
+    job_close(&b);
+    opened(&b, SMALL, "optimizer.name=lion");
+    assert_non_null(strstr(apart(a.text, b.text), "optimizer.name is \"adamw\" here and \"lion\" there (all that "
+                                                  "differ: optimizer.name, "));
+    assert_non_null(strstr(apart(b.text, a.text), "optimizer.beta1"));
+    job_close(&b);
+    job_close(&a);
+}
+
 static void test_compare_optimizers(void **state)
 {
     (void)state;
@@ -1133,6 +1168,7 @@ int main(void)
         cmocka_unit_test(test_hooks),
         cmocka_unit_test(test_loss_scaling),
         cmocka_unit_test(test_optimizer),
+        cmocka_unit_test(test_apart),
         cmocka_unit_test(test_compare_optimizers),
         cmocka_unit_test(test_moments),
         cmocka_unit_test(test_strategy_names),
