@@ -408,6 +408,15 @@ static void let_the_cause_end(struct world *w)
     }
 }
 
+/* A loss scale that stays too high trains nothing, and each step looks as if it did. */
+static void say_skipped(struct trainer *t)
+{
+    if (t->run.scaler.skipped > 0) {
+        observers_say(&t->observers, "train: %lld of %lld steps changed no weight: a gradient was beyond fp16",
+                      (long long)t->run.scaler.skipped, (long long)t->run.step);
+    }
+}
+
 int trainer_run(struct world *w, const struct job *job, const struct observers_options *options, int *exit_code,
                 struct dt_error *err)
 {
@@ -506,6 +515,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
                       *exit_code == DT_EXIT_DONE ? "train: done at step %lld"
                                                  : "train: stopped at step %lld, saved; the same command continues",
                       (long long)t.run.step);
+        say_skipped(&t);
     }
     if (trainer_settle(&t, "end", err) != 0) {
         goto out;

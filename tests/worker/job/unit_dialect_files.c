@@ -490,6 +490,8 @@ static void test_explain(void **state)
     assert_true(dialects_explain("zero_optimization.stage", &all));
     assert_null(strstr(dt_text_str(&all), "Lightning"));
     dt_text_clear(&all);
+    explains("training.uneven_inputs", "one of: drop, join,\n    strict; default: \"drop\"");
+    explains("training.strategy", "see train\n    --list-strategies; default: \"auto\"");
     explains("training.learning_rate",
              "training.learning_rate (a key of the job)\n    highest learning rate; default: 5e-05\n");
     explains("learning_rate", "learning_rate (Hugging Face)\n    training.learning_rate\n");
