@@ -200,6 +200,16 @@ static void say_limit(struct trainer *t)
     }
 }
 
+static void say_warmup(struct trainer *t)
+{
+    struct dt_text words;
+    dt_text_init(&words);
+    if (t->world->round <= 1 && schedule_ends_in_warmup(&t->run.schedule, &words)) {
+        observers_say(&t->observers, "train: %s", dt_text_str(&words));
+    }
+    dt_text_clear(&words);
+}
+
 /* Says which key has no effect on this model. */
 static void say_batch_norm(struct trainer *t)
 {
@@ -464,6 +474,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
         goto out;
     }
     say_limit(&t);
+    say_warmup(&t);
     say_batch_norm(&t);
     if (t.files) {
         trainer_check_disk(&t);
