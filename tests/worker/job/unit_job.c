@@ -196,14 +196,10 @@ static void test_bad_keys(void **state)
             "job.json:2:46: export.dtype: is \"int8\"; give one of: float32, bfloat16, float16, fp32, bf16, fp16\n");
     refused(SECTION("\"export\": {\"max_shard_size\": \"5G\"}"), NULL,
             "job.json:2:13: export.max_shard_size: is \"5G\"; give a size as 5GB or 200MB, or a number of bytes\n");
-    refused(SECTION("\"use_amp\": true"), NULL,
-            "job.json:2:2: use_amp: here it is training.precision \"16-mixed\", or \"bf16-mixed\"\n");
     refused(SECTION("\"deepspeed\": \"ds.json\""), NULL,
             "job.json:2:2: deepspeed: ds.json: No such file or directory\n");
     refused(SECTION("\"zero_optimization\": {\"stage\": 2, \"zero_quantized_weights\": true}"), NULL,
             "job.json:2:36: zero_optimization.zero_quantized_weights: beyond scope; remove it\n");
-    refused(SECTION("\"logging\": {\"use_tensorboard\": true}"), NULL,
-            "job.json:2:14: logging.use_tensorboard: not there yet; remove it\n");
     struct job job;
     opened(&job, SECTION("\"logging\": {\"use_tensorboard\": false}, \"fp16\": {\"enabled\": false}"), NULL);
     job_close(&job);
