@@ -98,9 +98,16 @@ void trainer_level_words(const struct trainer *t, struct dt_text *out)
 
 /* ---- what to change when it does not fit ---- */
 
-/* CHANGE_MOMENTS changes what a run computes, so it is no part of CHANGE_ALL: it is proposed
- * where these do not help. */
-enum change { CHANGE_BATCH = 1, CHANGE_RECOMPUTE = 2, CHANGE_SHARD = 4, CHANGE_ALL = 7, CHANGE_MOMENTS = 8 };
+/* CHANGE_MOMENTS changes what a run computes, and CHANGE_OFFLOAD moves all state in each step, so they are no part of
+ * CHANGE_ALL: they are proposed where these do not help. */
+enum change {
+    CHANGE_BATCH = 1,
+    CHANGE_RECOMPUTE = 2,
+    CHANGE_SHARD = 4,
+    CHANGE_ALL = 7,
+    CHANGE_MOMENTS = 8,
+    CHANGE_OFFLOAD = 16
+};
 
 /* The least that is computed again beyond what the job does, in all layers; beyond
  * RECOMPUTE_BLOCK: it does all. */
@@ -154,6 +161,10 @@ static double changed_bytes(const struct trainer *t, bool on_device, int changes
         job.precision.states = DT_BF16;
         dt_text_printf(out, "%straining.optimizer_state_dtype=bf16", out->size > 0 ? ", " : "");
     }
+    if (changes & CHANGE_OFFLOAD) {
+        job.offload.optimizer = job.offload.parameters = OFFLOAD_CPU;
+        dt_text_printf(out, "%soffload.optimizer=cpu, offload.parameters=cpu", out->size > 0 ? ", " : "");
+    }
     struct dt_error err;
     double bytes = trainer_prepare(&other, &job, 0, size, local_size, t->strategy.precision.masters,
                                    t->memory.device_bytes, &err) == 0
@@ -180,6 +191,30 @@ static double fitting_bytes(const struct trainer *t, bool on_device, int changes
         }
     }
     return need;
+}
+
+/* Of a GPU: the fewest of the `open` changes with which the job fits if the host's memory has the state. False: none. */
+static bool add_offload(const struct trainer *t, int open, int local_size, int holders, double have,
+                        struct dt_text *out)
+{
+    static const int more[] = {0, CHANGE_RECOMPUTE, CHANGE_BATCH, CHANGE_RECOMPUTE | CHANGE_BATCH};
+    int slices = t->strategy.weights == &weights_whole ? CHANGE_SHARD : 0;
+    char bytes[32];
+    struct dt_text what;
+    dt_text_init(&what);
+    bool fits = false;
+    for (size_t i = 0; i < sizeof more / sizeof more[0] && !fits && t->job->offload.optimizer == OFFLOAD_NONE; i++) {
+        double need = (more[i] & ~open) != 0
+                          ? INFINITY
+                          : fitting_bytes(t, true, more[i] | slices | CHANGE_OFFLOAD, local_size, holders, have, &what);
+        fits = need <= have;
+        if (fits) {
+            dt_text_printf(out, "fits with %s (%s, state in the host's memory); or ", dt_text_str(&what),
+                           dt_text_bytes(need, bytes, sizeof bytes));
+        }
+    }
+    dt_text_clear(&what);
+    return fits;
 }
 
 /* holders: ranks that share what is to hold them, `have` bytes. The fewest changes that make the
@@ -209,10 +244,11 @@ static void add_advice(const struct trainer *t, bool on_device, int local_size, 
         }
     }
     if (found == 0) {
+        bool offloads = on_device && add_offload(t, open, local_size, holders, have, out);
         double need = open ? changed_bytes(t, on_device, open, job->training.batch_size_per_gpu, RECOMPUTE_BLOCK,
                                            t->size, local_size, holders, &what)
                            : INFINITY;
-        if (isfinite(need)) {
+        if (isfinite(need) && !offloads) {
             dt_text_printf(out, "even with %s it is %s; ", dt_text_str(&what),
                            dt_text_bytes(need, bytes, sizeof bytes));
         }

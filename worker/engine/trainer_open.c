@@ -414,6 +414,8 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
     const struct job *job = t->job;
     const struct precision *p = &t->strategy.precision;
     char text[32], other[32], what[64];
+    struct dt_text words;
+    dt_text_init(&words);
     dt_text_printf(out, "model      %s, %lld parameters in %d units%s\n", t->chain.spec.name,
                    (long long)t->chain.parameter_count, t->chain.unit_count, precision_words(p));
     dt_text_printf(out, "data       %lld samples", (long long)plan_data(t)->sample_count);
@@ -429,11 +431,14 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
         dt_text_puts(out, "\n           gradients whole until the last micro-step: accumulate_sync boundary");
     }
     if (!job->evaluates) {
-        dt_text_printf(out, "\nsteps      %lld of %lld samples (%lld per rank, %lld micro-step%s)\noutput     %s",
-                       (long long)t->run.total_steps,
-                       (long long)(job->training.batch_size_per_gpu * t->micro_steps * t->size),
-                       (long long)job->training.batch_size_per_gpu, (long long)t->micro_steps,
-                       t->micro_steps == 1 ? "" : "s", job->output_dir);
+        dt_text_printf(
+            out, "\nsteps      %lld of %lld samples (%lld per rank, %lld micro-step%s)", (long long)t->run.total_steps,
+            (long long)(job->training.batch_size_per_gpu * t->micro_steps * t->size),
+            (long long)job->training.batch_size_per_gpu, (long long)t->micro_steps, t->micro_steps == 1 ? "" : "s");
+        if (schedule_ends_in_warmup(&t->run.schedule, &words)) {
+            dt_text_printf(out, "\n           %s", dt_text_str(&words));
+        }
+        dt_text_printf(out, "\noutput     %s", job->output_dir);
     }
     optimizer_print_groups(&t->optimizer, out);
     dt_text_puts(out, "\n\nbytes of one rank\n");
@@ -450,8 +455,7 @@ void trainer_print_plan(const struct trainer *t, const char *device, int local_s
         dt_text_printf(out, "    %-16s %18zu   %10s   beside the total\n", "files", t->memory.plan.file_bytes,
                        dt_text_bytes((double)t->memory.plan.file_bytes, text, sizeof text));
     }
-    struct dt_text words;
-    dt_text_init(&words);
+    dt_text_reset(&words);
     residence_words(&t->memory.plan, &job->offload, local_size, t->chain.spec.own_memory, &words);
     dt_text_printf(out, "%s%s%s", words.size > 0 ? "\n" : "", dt_text_str(&words), words.size > 0 ? "\n" : "");
     dt_text_clear(&words);

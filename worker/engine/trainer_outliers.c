@@ -15,7 +15,7 @@ static int end_run(struct trainer *t, double loss, double score, struct dt_error
                        (long long)t->run.rollbacks);
     }
     (void)dt_fail(err, DT_INVALID,
-                  "step %lld: the loss %.6g is %.3g times the median of the last %lld steps "
+                  "step %lld: the loss %.6g is %.4g times the median of the last %lld steps "
                   "(training.loss_guard_factor)%s; look at the data, lower training.learning_rate, or write "
                   "training.loss_guard_action skip",
                   (long long)t->stepper.begun + 1, loss, score, (long long)t->stepper.outliers.window, times);
@@ -32,7 +32,7 @@ static void say_outlier(struct trainer *t, enum outlier what, double value, doub
                    "\"step\": %lld, \"key\": \"training.%s\", \"%s\": %.9g, \"score\": %.4g, \"round\": %d", step,
                    keys[what], names[what], value, score, t->world->round);
     observers_event(&t->observers, "step_skipped", fields);
-    observers_say(&t->observers, "train: step %lld: skipped: %s %.6g is %.3g %s of the last %lld steps (training.%s)",
+    observers_say(&t->observers, "train: step %lld: skipped: %s %.6g is %.4g %s of the last %lld steps (training.%s)",
                   step, what == OUTLIER_GRAD_Z ? "the gradient's norm" : "the loss", value, score,
                   what == OUTLIER_LOSS_MEDIAN ? "times the median" : "standard deviations above the mean", window,
                   keys[what]);

@@ -69,7 +69,7 @@ void trainer_scale_resume(struct trainer *t, const struct scaler_state *saved)
 static int at_least(struct trainer *t, double scale, struct dt_error *err)
 {
     char what[128];
-    (void)snprintf(what, sizeof what, ", and the loss scale is at its least, %g", scale);
+    (void)snprintf(what, sizeof what, ", and the loss scale is at its least, %.15g", scale);
     return trainer_gradient_broken(
         t, what, "lower training.learning_rate, write training.precision \"bf16-mixed\", or look at the data", err);
 }
@@ -89,12 +89,12 @@ int trainer_scale_judge(struct trainer *t, const struct trainer_pending *p, bool
     if (x->skipped == 1) {
         observers_say(
             &t->observers,
-            "train: step %lld: a gradient is beyond fp16 at loss scale %g: the weights stay as they are, in all "
-            "such steps; the scale is %g now",
+            "train: step %lld: a gradient is beyond fp16 at loss scale %.15g: the weights stay as they are, in all "
+            "such steps; the scale is %.15g now",
             (long long)t->run.step + 1, p->loss_scale, x->scale);
     } else {
-        observers_note(&t->observers, "train: step %lld: skipped at loss scale %g, now %g", (long long)t->run.step + 1,
-                       p->loss_scale, x->scale);
+        observers_note(&t->observers, "train: step %lld: skipped at loss scale %.15g, now %.15g",
+                       (long long)t->run.step + 1, p->loss_scale, x->scale);
     }
     return 0;
 }

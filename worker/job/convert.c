@@ -2,6 +2,7 @@
 
 #include "worker/job/job_fields.h"
 
+#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23,6 +24,20 @@ static void print_section(struct job *job, const struct dt_config *c, const stru
     }
 }
 
+/* Keys of DeepSpeed that a job takes beside its own, as the batch that they mean depends on the number of ranks. */
+static void print_batch(const struct dt_config *c, struct dt_text *out)
+{
+    static const char *const keys[] = {"elasticity", "train_batch_size"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        const cJSON *value = dt_config_taken(c, keys[i]) ? dt_config_value(c, keys[i]) : NULL;
+        char *text = cJSON_IsNumber(value) || cJSON_IsObject(value) ? cJSON_PrintUnformatted(value) : NULL;
+        if (text != NULL) {
+            dt_text_printf(out, "%s  \"%s\": %s", out->size > 0 ? ",\n" : "", keys[i], text);
+        }
+        cJSON_free(text);
+    }
+}
+
 static void print_given(struct job *job, const struct dt_config *c, struct dt_text *out)
 {
     struct dt_text all, members;
@@ -37,6 +52,7 @@ static void print_given(struct job *job, const struct dt_config *c, struct dt_te
             dt_text_printf(&all, "%s  \"%s\": {\n%s\n  }", all.size > 0 ? ",\n" : "", s->name, members.data);
         }
     }
+    print_batch(c, &all);
     dt_text_printf(out, "{\n%s\n}\n", dt_text_str(&all));
     dt_text_clear(&all);
     dt_text_clear(&members);

@@ -393,6 +393,9 @@ int job_compare(const char *saved, const char *now, const char *accept, const ch
 /* DT_INVALID if a key on which the tensors depend has another value in the saved job: weights alone are
  * taken from its checkpoint. */
 int job_compare_model(const char *saved, const char *now, struct dt_error *err);
+/* True if the jobs of two ranks (JSON as in `text`) differ in more than what each host has of its own: appends the
+ * first key with both values, and the names of all others. */
+bool job_apart(const char *ours, const char *theirs, struct dt_text *out);
 /* Full key of a name in checkpointing.accept ("learning_rate"), or null; the name of one that
  * may be meant, or null. In the arena. */
 const char *job_accept_key(const char *name, struct dt_arena *arena);

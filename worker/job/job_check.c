@@ -69,11 +69,6 @@ static void check_length(struct job *job, struct dt_config *c)
         dt_config_problem(c, "training.warmup_ratio", "training.warmup_steps says the same (%s); remove one",
                           dt_config_source(c, "training.warmup_steps"));
     }
-    if (t->max_steps > 0 && t->warmup_steps > t->max_steps) {
-        dt_config_problem(c, "training.warmup_steps",
-                          "%" PRId64 " is more than training.max_steps %" PRId64 "; lower it", t->warmup_steps,
-                          t->max_steps);
-    }
     if (t->max_steps > 0 && t->min_steps > t->max_steps) {
         dt_config_problem(c, "training.min_steps",
                           "%" PRId64 " is more than training.max_steps %" PRId64 " (%s); lower it", t->min_steps,

@@ -384,3 +384,64 @@ void job_read_training(const char *saved, struct dt_arena *arena, struct job_tra
     job_set_samples(out, cJSON_IsNumber(length) && length->valuedouble >= 1 ? (int64_t)length->valuedouble : 1);
     cJSON_Delete(tree);
 }
+
+/* ---- the job of another rank ---- */
+
+/* Where files lie, and how many threads compute, may be a matter of each host. */
+static bool is_of_the_host(const char *path)
+{
+    static const char *const own[] = {"output_dir",        "model.load",       "data.train",
+                                      "data.val",          "data.tokenizer",   "data.cache_dir",
+                                      "offload.nvme_path", "logging.csv_path", "checkpointing.checkpoint_dir",
+                                      "training.threads"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
+        found |= strcmp(own[i], path) == 0;
+    }
+    return found;
+}
+
+/* What two jobs differ in: the first key with both values, and the names of all. */
+struct apart {
+    struct dt_text first, names;
+    int count;
+};
+
+/* Adds the keys of `x` that have another value in `y`; absent: those that are not there at all. */
+static void list_apart(struct apart *out, const char *section, const cJSON *x, const cJSON *y, bool absent)
+{
+    for (const cJSON *v = x != NULL ? x->child : NULL; v != NULL; v = v->next) {
+        const cJSON *w = cJSON_GetObjectItemCaseSensitive(y, v->string);
+        char path[128], here[64], there[64];
+        (void)snprintf(path, sizeof path, "%s%s%s", section, *section != 0 ? "." : "", v->string);
+        if (*section == 0 && cJSON_IsObject(v)) {
+            list_apart(out, path, v, w, absent);
+        } else if (!is_of_the_host(path) && (absent ? w == NULL : w != NULL && !cJSON_Compare(v, w, true))) {
+            show(v, here, sizeof here);
+            show(w, there, sizeof there);
+            dt_text_printf(&out->names, "%s%s", out->count > 0 ? ", " : "", path);
+            if (out->count++ == 0) {
+                dt_text_printf(&out->first, "%s is %s here and %s there", path, here, there);
+            }
+        }
+    }
+}
+
+bool job_apart(const char *ours, const char *theirs, struct dt_text *out)
+{
+    struct apart all = {.count = 0};
+    cJSON *a = cJSON_Parse(ours), *b = cJSON_Parse(theirs);
+    dt_text_init(&all.first);
+    dt_text_init(&all.names);
+    list_apart(&all, "", a, b, false);
+    list_apart(&all, "", a, b, true); /* keys of another model or optimizer */
+    dt_text_puts(out, dt_text_str(&all.first));
+    if (all.count > 1) {
+        dt_text_printf(out, " (all that differ: %s)", dt_text_str(&all.names));
+    }
+    dt_text_clear(&all.names);
+    dt_text_clear(&all.first);
+    cJSON_Delete(b);
+    cJSON_Delete(a);
+    return all.count > 0;
+}

@@ -570,7 +570,8 @@ static const struct dt_field checkpointing_fields[] = {
 #undef AT
 #define AT(member) offsetof(struct job_logging, member)
 static const struct dt_field logging_fields[] = {
-    {"log_every_n_steps", "50", "steps between lines on the console", AT(log_every_n_steps), &interval},
+    {"log_every_n_steps", "50", "steps between lines on the console and in metrics.jsonl", AT(log_every_n_steps),
+     &interval},
     {"csv", "false", "the numbers of each logged step also as a table, metrics.csv in output_dir", AT(csv), &boolean},
     {"csv_path", "null", "the table's file; output_dir/metrics.csv when null", AT(csv_path), &string_or_null},
     {"timeline_steps", "null",

@@ -2,12 +2,9 @@
 #include "worker/job/job_fields.h"
 
 #define LATER "not there yet; remove it"
-#define FP16 "here it is training.precision \"16-mixed\", or \"bf16-mixed\""
 #define HF_BF16 "Hugging Face's name; here it is training.precision \"bf16-mixed\""
 const struct dt_config_hint job_hints[] = {
     {"plugins", LATER},
-    {"use_amp", FP16},
-    {"training.use_amp", FP16},
     {"training.bf16", HF_BF16},
     {"training.fp16", "Hugging Face's name; here it is training.precision \"16-mixed\""},
     {"training.fp32_grad_accum", "here it is training.grad_accum_dtype \"fp32\", which is the default"},
@@ -16,7 +13,6 @@ const struct dt_config_hint job_hints[] = {
     {"mixed_precision.cast_forward_inputs", LATER},
     {"mixed_precision.cast_root_forward_inputs", LATER},
     {"mixed_precision.output_dtype", LATER},
-    {"distributed", "not there yet; the launcher and training.device choose how ranks talk; remove it"},
     {"fsdp.mixed_precision", "here it is a section of its own: mixed_precision"},
     {"fsdp.ignored_modules", LATER},
     {"ddp.ddp_comm_hook", "Lightning's name; here it is ddp.comm_hook"},
@@ -24,8 +20,6 @@ const struct dt_config_hint job_hints[] = {
     {"ddp.ddp_comm_state", "Lightning's name; here its numbers are keys of power_sgd, or of local_sgd"},
     {"ddp.model_averaging_period", "Lightning's name; here it is local_sgd.period"},
     {"ddp.broadcast_buffers", "here it is training.broadcast_buffers"},
-    {"logging.use_tensorboard", LATER},
-    {"logging.use_wandb", LATER},
     {"training.report_to", LATER},
     {"generation.stop", LATER},
     {"training.optimizer", "here it is optimizer.name"},
@@ -35,8 +29,6 @@ const struct dt_config_hint job_hints[] = {
     {"training.num_decay_steps", "Hugging Face's name; here it is training.decay_ratio, a share of all steps"},
     {"training.lr_scheduler_kwargs",
      "here min_lr_ratio, lr_power and decay_ratio are keys of training, and others of scheduler"},
-    {"training.model_name", "here it is model.name"},
-    {"training.max_length", "here it is data.sequence_length"},
     {"training.sequence_length", "here it is data.sequence_length"},
     {"training.per_device_train_batch_size", "Hugging Face's name; here it is training.batch_size_per_gpu"},
     {"training.num_train_epochs", "Hugging Face's name; here it is training.num_epochs"},

@@ -136,7 +136,6 @@ void job_make_trial(struct job *job)
         t->eval_batches = (double)t->fast_dev_run;
         t->num_sanity_val_steps = t->min_steps = 0;
         t->min_epochs = 0;
-        t->warmup_steps = t->warmup_steps > t->max_steps ? t->max_steps : t->warmup_steps;
         job->stopping.monitor = NULL;
         job->checkpointing.save_top_k = 0;
     }

@@ -200,6 +200,16 @@ static void say_limit(struct trainer *t)
     }
 }
 
+static void say_warmup(struct trainer *t)
+{
+    struct dt_text words;
+    dt_text_init(&words);
+    if (t->world->round <= 1 && schedule_ends_in_warmup(&t->run.schedule, &words)) {
+        observers_say(&t->observers, "train: %s", dt_text_str(&words));
+    }
+    dt_text_clear(&words);
+}
+
 /* Says which key has no effect on this model. */
 static void say_batch_norm(struct trainer *t)
 {
@@ -408,6 +418,15 @@ static void let_the_cause_end(struct world *w)
     }
 }
 
+/* A loss scale that stays too high trains nothing, and each step looks as if it did. */
+static void say_skipped(struct trainer *t)
+{
+    if (t->run.scaler.skipped > 0) {
+        observers_say(&t->observers, "train: %lld of %lld steps changed no weight: a gradient was beyond fp16",
+                      (long long)t->run.scaler.skipped, (long long)t->run.step);
+    }
+}
+
 int trainer_run(struct world *w, const struct job *job, const struct observers_options *options, int *exit_code,
                 struct dt_error *err)
 {
@@ -429,7 +448,9 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
     observers_open(&t.observers, job, w, options);
     observers_note(&t.observers, "train %s: rank %d of %d, pid %d, round %d", DT_VERSION, w->rank, w->size,
                    (int)getpid(), w->round);
-    if (trainer_choose_plans(&t, w, err) != 0 || trainer_open(&t, w, err) != 0 || trainer_open_samples(&t, err) != 0) {
+    t.world = w;
+    if (trainer_check_jobs(&t, err) != 0 || trainer_choose_plans(&t, w, err) != 0 || trainer_open(&t, w, err) != 0 ||
+        trainer_open_samples(&t, err) != 0) {
         goto out;
     }
     say_level(&t);
@@ -453,6 +474,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
         goto out;
     }
     say_limit(&t);
+    say_warmup(&t);
     say_batch_norm(&t);
     if (t.files) {
         trainer_check_disk(&t);
@@ -504,6 +526,7 @@ int trainer_run(struct world *w, const struct job *job, const struct observers_o
                       *exit_code == DT_EXIT_DONE ? "train: done at step %lld"
                                                  : "train: stopped at step %lld, saved; the same command continues",
                       (long long)t.run.step);
+        say_skipped(&t);
     }
     if (trainer_settle(&t, "end", err) != 0) {
         goto out;

@@ -36,9 +36,14 @@ int trainer_hear(const char *said, struct dt_error *err);
 /* Rank 0 hears what all ranks say under KEY/RANK: 0, or -1 with the first complaint; *who
  * complains. */
 int trainer_hear_all(struct trainer *t, const char *key, const struct dt_text *own, int *who, struct dt_error *err);
+/* Rank 0 says why all fail: because of this rank. */
+void trainer_say_for(struct trainer *t, int who, struct dt_error *why);
 /* trainer_shared.c. All ranks: do they see rank 0's folder of checkpoints? On rank 0 *failed
  * (nothing is looked for where it is set already) and why, which is for all to share. */
 int trainer_check_shared(struct trainer *t, bool *failed, struct dt_error *why, struct dt_error *err);
+/* All ranks, before they share memory: have they the job, the data and the program of rank 0? DT_USAGE on those that
+ * have not, with what differs. */
+int trainer_check_jobs(struct trainer *t, struct dt_error *err);
 /* --plan: what the start would find without changing anything: -1 when the checkpoint to begin
  * from (the newest, or the one that is named) was another training's, or the named one is not
  * there or no checkpoint. Where there is one, the run stands there then (t->run.step,

@@ -418,8 +418,7 @@ int trainer_hear_all(struct trainer *t, const char *key, const struct dt_text *o
     return rc;
 }
 
-/* Rank 0 says why all fail: because of this rank. */
-static void say_for(struct trainer *t, int who, struct dt_error *why)
+void trainer_say_for(struct trainer *t, int who, struct dt_error *why)
 {
     trainer_name_rank(who > 0 ? who : -1, why);
     struct dt_error said = *why;
@@ -505,7 +504,7 @@ static int try_one(struct trainer *t, struct search *s, int try, struct dt_text 
             pass_over(t, s, why.text);
         } else { /* not damaged but out of reach for a rank: an older one would be no better */
             refused = true;
-            say_for(t, who, &why);
+            trainer_say_for(t, who, &why);
         }
     } else {
         snprintf(key, sizeof key, "train/resume/%d/%d", try, t->rank);

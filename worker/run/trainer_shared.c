@@ -1,7 +1,7 @@
-/* Do all hosts see one folder of checkpoints, and the same data? Rank 0 puts a file with a name
+/* Have all ranks the same job? Do all hosts see one folder of checkpoints, and the same data? Rank 0 puts a file with a name
  * that nobody can guess there, and the others look for it: slices that lie in another folder of
  * the same name would be missing from every checkpoint. With the name it sends hashes of its
- * data. Jobs on one host ask nothing. */
+ * data. Ranks on one host are not asked for the folder. */
 #include "worker/run/trainer.h"
 
 #include "base/clock.h"
@@ -15,10 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #define SEEN_S 5.0 /* a file server may show late what another host has made */
 #define LOOK_S 0.05
 #define MARK ".seen-from-all-hosts-"
+#define JOB_KEY "train/job"
+#define JOB_TEXT_KEY JOB_KEY "/text"
 #define DATA_BYTES 33 /* two hashes in hexadecimal digits */
 
 /* Where the mark lies: in the folder of checkpoints if there is one, otherwise beside it. The
@@ -178,6 +181,104 @@ int trainer_check_shared(struct trainer *t, bool *failed, struct dt_error *why, 
     }
     free(mark);
     dt_text_clear(&word);
+    dt_text_clear(&said);
+    return rc;
+}
+
+/* ---- the job ---- */
+
+/* What rank 0 says: "VERSION HASH-OF-THE-JOB DATA". */
+static void describe_job(const struct trainer *t, struct dt_text *out)
+{
+    char data[DATA_BYTES];
+    hash_data(t, data);
+    dt_text_printf(out, "%s %016llx %s", DT_VERSION,
+                   (unsigned long long)XXH3_64bits(t->job->text, strlen(t->job->text)), data);
+}
+
+/* Any other rank whose description differs from that of rank 0. What differs may be of the host alone. */
+static int compare_jobs(struct trainer *t, const char *said, const char *job, struct dt_error *err)
+{
+    char version[64] = "", hash[17] = "", theirs[DATA_BYTES] = "", ours[DATA_BYTES];
+    struct dt_text apart;
+    hash_data(t, ours);
+    if (sscanf(said, "%63s %16s %32s", version, hash, theirs) != 3) {
+        return dt_fail(err, DT_INTERNAL, "the store's " JOB_KEY " says: %.100s", said);
+    }
+    if (strcmp(version, DT_VERSION) != 0) {
+        return dt_fail(err, DT_USAGE, "is train %s, and rank 0 is train %s; start all ranks with one program",
+                       DT_VERSION, version);
+    }
+    dt_text_init(&apart);
+    int rc = 0;
+    if (job_apart(t->job->text, job, &apart)) {
+        rc = dt_fail(err, DT_USAGE, "the job is not that of rank 0: %s; give all ranks the same job",
+                     dt_text_str(&apart));
+    } else if (strcmp(ours, theirs) != 0 && t->world->node_count <= 1) { /* hosts have words of their own */
+        bool train = strncmp(ours, theirs, DATA_BYTES / 2) != 0;
+        rc = dt_fail(err, DT_USAGE, "data.%s: holds other data than on rank 0; give all ranks the same files",
+                     train ? "train" : "val");
+    }
+    dt_text_clear(&apart);
+    return rc;
+}
+
+/* Any other rank: "ok", or the error. */
+static int look_at_job(struct trainer *t, const char *said, const char *own, struct dt_text *word, struct dt_error *err)
+{
+    struct dt_text job;
+    struct dt_error why;
+    int rc = 0;
+    dt_text_init(&job);
+    bool same = strcmp(said, own) == 0;
+    if (!same) { /* the text is read by those who need it */
+        rc = trainer_share(t, JOB_TEXT_KEY, &job, NULL, INFINITY, err);
+    }
+    if (rc == 0 && !same && compare_jobs(t, said, dt_text_str(&job), &why) != 0) {
+        trainer_tell_failure(word, &why);
+    } else {
+        dt_text_puts(word, "ok");
+    }
+    dt_text_clear(&job);
+    return rc;
+}
+
+int trainer_check_jobs(struct trainer *t, struct dt_error *err)
+{
+    if (t->size == 1 || t->job->text == NULL) { /* of no file, in tests */
+        return 0;
+    }
+    struct dt_text said, own, word, job;
+    struct dt_error why;
+    char key[64];
+    bool refused = false;
+    int rc = 0, who = 0;
+    dt_text_init(&said);
+    dt_text_init(&own);
+    dt_text_init(&word);
+    dt_text_init(&job);
+    describe_job(t, &own);
+    dt_text_puts(&said, dt_text_str(&own));
+    if (t->rank == 0) {
+        dt_text_puts(&job, t->job->text);
+        rc = trainer_share(t, JOB_TEXT_KEY, &job, NULL, INFINITY, err);
+    }
+    rc = rc == 0 ? trainer_share(t, JOB_KEY, &said, NULL, INFINITY, err) : rc;
+    if (rc == 0 && t->rank > 0) {
+        rc = look_at_job(t, dt_text_str(&said), dt_text_str(&own), &word, err);
+        (void)snprintf(key, sizeof key, JOB_KEY "/%d", t->rank);
+        rc = rc == 0 ? dt_store_set(t->world->store, key, dt_text_str(&word), word.size, err) : rc;
+    } else if (rc == 0) {
+        dt_text_puts(&word, "ok");
+        refused = trainer_hear_all(t, JOB_KEY, &word, &who, &why) != 0;
+        if (refused) {
+            trainer_say_for(t, who, &why);
+        }
+    }
+    rc = rc == 0 ? trainer_share(t, JOB_KEY "/verdict", &word, refused ? &why : NULL, INFINITY, err) : rc;
+    dt_text_clear(&job);
+    dt_text_clear(&word);
+    dt_text_clear(&own);
     dt_text_clear(&said);
     return rc;
 }

@@ -82,8 +82,15 @@ def test_the_least_scale_ends_the_run(place):
                             options=["--max_restarts=0"], restarts=None)
     assert result.code != 0
     words = str(result)
-    assert re.search(r"step 2: a gradient is not finite, and the loss scale is at its least, 5\.49756e\+11; lower training\.learning_rate", words), words
+    assert re.search(r"step 2: a gradient is not finite, and the loss scale is at its least, 549755813888; lower training\.learning_rate", words), words
     assert re.search(r"not finite: (transformer\.)?(wte|wpe|h\.\d|ln_f)", words), words
+
+
+def test_a_scale_that_stays_too_high(place):
+    """Each step is skipped, and no scale falls: the end says so."""
+    folder, job = place
+    result = training.train(job, folder / "fixed", ranks=2, sets=[FP16, "loss_scaling.loss_scale=1e30"])
+    assert result.code == 0 and f"train: {STEPS} of {STEPS} steps changed no weight: a gradient was beyond fp16" in result.err, result
 
 
 def write_images(path, samples, huge):

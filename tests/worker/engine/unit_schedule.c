@@ -1,6 +1,7 @@
 /* covers: worker/engine/schedules/schedule.c worker/engine/schedules/schedule_cycles.c worker/engine/schedules/plateau.c worker/engine/horizon.c worker/job/job_scheduler.c */
 /* Learning rates against Hugging Face's functions, PyTorch's and DeepSpeed's schedulers. */
 #include "base/file.h"
+#include "base/text.h"
 #include "worker/engine/schedules/plateau.h"
 #include "worker/engine/schedules/schedule.h"
 #include "worker/job/job_fields.h"
@@ -303,6 +304,25 @@ static void test_plateau(void **state)
     assert_true(fabs(plateau_share(&p) - 0.2) <= 1e-15);
 }
 
+/* A run that ends in its warm-up goes on with it, and says how far it gets. */
+static void test_ends_in_warmup(void **state)
+{
+    (void)state;
+    struct schedule s = {.type = "linear", .learning_rate = 1, .warmup_steps = 100, .total_steps = 51};
+    struct dt_text out;
+    dt_text_init(&out);
+    assert_true(schedule_ends_in_warmup(&s, &out));
+    assert_string_equal(out.data,
+                        "the warm-up of 100 steps is longer than the run of 51: the learning rate gets to 0.5");
+    dt_text_reset(&out);
+    s.warmup_steps = s.total_steps;
+    assert_false(schedule_ends_in_warmup(&s, &out));
+    s = (struct schedule){.type = "constant", .learning_rate = 1, .warmup_steps = 100, .total_steps = 51};
+    assert_false(schedule_ends_in_warmup(&s, &out));
+    assert_int_equal(out.size, 0);
+    dt_text_clear(&out);
+}
+
 static void test_unknown(void **state)
 {
     (void)state;
@@ -535,6 +555,7 @@ int main(void)
                                        cmocka_unit_test(test_shapes),
                                        cmocka_unit_test(test_another_batch),
                                        cmocka_unit_test(test_plateau),
+                                       cmocka_unit_test(test_ends_in_warmup),
                                        cmocka_unit_test(test_unknown),
                                        cmocka_unit_test(test_steps_of_epochs),
                                        cmocka_unit_test(test_steps_of_samples)};

@@ -98,7 +98,7 @@ static void test_ends(void **state)
           EVALUATED ", \"fast_dev_run\": 4", EACH_EPOCH ", \"early_stopping\": {\"mode\": \"min\"}", NULL);
     wrong_flags("  fast_dev_run: maybe\n",
                 "l.yaml:3:3: trainer.fast_dev_run: is \"maybe\"; give true, false, or a number of batches\n");
-    flags("  log_every_n_steps: 0\n", EVALUATED, EACH_EPOCH, "trainer.log_every_n_steps (metrics.jsonl has each step)");
+    flags("  log_every_n_steps: 0\n", EVALUATED, EACH_EPOCH, "trainer.log_every_n_steps (lines come by steps)");
     same_job("l.yaml", "trainer: {max_epochs: 8}\nckpt_path: last\nweights_only: null\n", 1,
              "{\"training\": {\"num_epochs\": 8, \"max_grad_norm\": 0, " EVALUATED
              "}, \"checkpointing\": {\"save_every_n_epochs\": 1, \"keep_last_n\": 1, \"resume\": \"auto\"}}",
@@ -400,8 +400,7 @@ static void test_arguments(void **state)
     arguments(
         "save_strategy: best\neval_strategy: epoch\nmetric_for_best_model: accuracy\n", "\"eval_every_n_epochs\": 1",
         "\"save_every_n_steps\": 0, \"save_top_k\": 1, \"keep_last_n\": 0, \"monitor\": \"val_accuracy\"", "", NULL);
-    arguments("logging_strategy: epoch\n", "", EACH_500, "",
-              "logging_strategy (lines come by steps, and metrics.jsonl has each)");
+    arguments("logging_strategy: epoch\n", "", EACH_500, "", "logging_strategy (lines come by logging_steps)");
     wrong_arguments(
         "eval_strategy: daily\nsave_strategy: daily\neval_delay: some\nevals_per_epoch: 0.5\nlogging_steps: "
         "0.1\nload_best_model_at_end: 7\n",
@@ -412,6 +411,25 @@ static void test_arguments(void **state)
         "t.yaml:6:1: logging_steps: a share of all steps, which max_steps alone says; give a number of "
         "steps\n"
         "t.yaml:7:1: load_best_model_at_end: is 7; give one of: true, false\n");
+}
+
+/* Keys of LLaMA-Factory's and axolotl's examples. */
+static void test_other_programs(void **state)
+{
+    (void)state;
+    arguments("pure_bf16: true\nenable_liger_kernel: true\nneat_packing: false\nmask_history: false\nuse_unsloth: "
+              "true\nstreaming: false\n",
+              "\"precision\": \"bf16-true\"", EACH_500, "", "use_unsloth (speed alone)");
+    arguments("cosine_min_lr_ratio: 0.1\nlr_scheduler: cosine\nxformers_attention:\neval_table_size:\nstrict: false\n"
+              "model_type: LlamaForCausalLM\nlora_model_dir:\nlogging_first_step: true\nrl:\n",
+              "\"min_lr_ratio\": 0.1, \"lr_scheduler_type\": \"cosine\"", EACH_500, "",
+              "logging_first_step (lines come by logging_steps)");
+    wrong_arguments("neat_packing: true\ncontext_parallel_size: 2\nunfrozen_parameters: [\"^lm_head\"]\n",
+                    "t.yaml:2:1: neat_packing: is true: not there yet; remove it\n"
+                    "t.yaml:3:1: context_parallel_size: is 2: a layer is not split over ranks; write 1, and fsdp or "
+                    "deepspeed shards its weights\n"
+                    "t.yaml:4:1: unfrozen_parameters: training.freeze names the tensors that stay; write that, and "
+                    "remove it\n");
 }
 
 static void test_best_model(void **state)
@@ -455,6 +473,6 @@ int main(void)
         cmocka_unit_test(test_early_stopping), cmocka_unit_test(test_nothing_to_evaluate),
         cmocka_unit_test(test_callbacks),      cmocka_unit_test(test_model_checkpoint),
         cmocka_unit_test(test_classes),        cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_best_model)};
+        cmocka_unit_test(test_other_programs), cmocka_unit_test(test_best_model)};
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

@@ -427,6 +427,26 @@ static void test_convert(void **state)
              "folder)\ncommands (dtrun's matter): no effect\n");
 }
 
+/* The batch of all ranks stays that: it is not cut for the one rank that converts. */
+static void test_convert_batch(void **state)
+{
+    (void)state;
+    static const char missing[] =
+        "d.json: data.train: missing; add it (path or glob of shards or texts to train on, or a list of them with "
+        "weights)\nd.json: model.name: missing; give model.name (NAMES) or model.load (a Hugging Face folder)\n";
+    converts("d.json", "{\"train_batch_size\": 64, \"train_micro_batch_size_per_gpu\": 8, \"gradient_clipping\": 1}",
+             "{\n  \"training\": {\n    \"batch_size_per_gpu\": 8,\n    \"max_grad_norm\": 1\n  },\n  "
+             "\"train_batch_size\": 64\n}\n",
+             missing);
+    converts("d.json",
+             "{\"zero_optimization\": {\"stage\": 1}, \"elasticity\": {\"enabled\": true, \"max_gpus\": 8, "
+             "\"max_train_batch_size\": 48, \"micro_batch_sizes\": [2, 4, 6], \"version\": 0.1}}",
+             "{\n  \"training\": {\n    \"strategy\": \"zero1\",\n    \"max_grad_norm\": 0\n  },\n  \"elasticity\": "
+             "{\"enabled\":true,\"max_gpus\":8,\"max_train_batch_size\":48,\"micro_batch_sizes\":[2,4,6],"
+             "\"version\":0.1}\n}\n",
+             missing);
+}
+
 static void test_convert_neox(void **state)
 {
     (void)state;
@@ -470,6 +490,8 @@ static void test_explain(void **state)
     assert_true(dialects_explain("zero_optimization.stage", &all));
     assert_null(strstr(dt_text_str(&all), "Lightning"));
     dt_text_clear(&all);
+    explains("training.uneven_inputs", "one of: drop, join,\n    strict; default: \"drop\"");
+    explains("training.strategy", "see train\n    --list-strategies; default: \"auto\"");
     explains("training.learning_rate",
              "training.learning_rate (a key of the job)\n    highest learning rate; default: 5e-05\n");
     explains("learning_rate", "learning_rate (Hugging Face)\n    training.learning_rate\n");
@@ -581,11 +603,12 @@ static void test_registered(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_deepspeed), cmocka_unit_test(test_accelerate),
-        cmocka_unit_test(test_blocks),    cmocka_unit_test(test_training_arguments),
-        cmocka_unit_test(test_lightning), cmocka_unit_test(test_beside),
-        cmocka_unit_test(test_convert),   cmocka_unit_test(test_convert_neox),
-        cmocka_unit_test(test_explain),   cmocka_unit_test(test_registered),
+        cmocka_unit_test(test_deepspeed),    cmocka_unit_test(test_accelerate),
+        cmocka_unit_test(test_blocks),       cmocka_unit_test(test_training_arguments),
+        cmocka_unit_test(test_lightning),    cmocka_unit_test(test_beside),
+        cmocka_unit_test(test_convert),      cmocka_unit_test(test_convert_batch),
+        cmocka_unit_test(test_convert_neox), cmocka_unit_test(test_explain),
+        cmocka_unit_test(test_registered),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

@@ -237,14 +237,49 @@ static void test_missing_file(void **state)
             "t.json:1:36: deepspeed: none.json: No such file or directory\n");
 }
 
+/* Job files of PyTorch scripts: DDP's and FSDP's names in sections of a job. */
+static void test_scripts(void **state)
+{
+    (void)state;
+    same_job(
+        "s.json",
+        "{\"training\": {\"model_name\": \"gpt2\", \"max_length\": 64, \"batch_size_per_gpu\": 16, "
+        "\"gradient_accumulation_steps\": 4, \"learning_rate\": 2e-5, \"num_epochs\": 3, \"warmup_ratio\": 0.1, "
+        "\"weight_decay\": 0.01, \"max_grad_norm\": 1.0}, \"distributed\": {\"backend\": \"nccl\", "
+        "\"find_unused_parameters\": false, \"gradient_as_bucket_view\": true, \"static_graph\": false, "
+        "\"bucket_cap_mb\": 10}, \"checkpointing\": {\"save_every_n_steps\": 1000, \"checkpoint_dir\": \"c\", "
+        "\"keep_last_n\": 3, \"full_state\": true}, \"logging\": {\"log_every_n_steps\": 100, "
+        "\"use_tensorboard\": true, "
+        "\"use_wandb\": false}, \"use_amp\": true}",
+        1,
+        "{\"data\": {\"sequence_length\": 64}, \"training\": {\"batch_size_per_gpu\": 16, "
+        "\"gradient_accumulation_steps\": 4, \"learning_rate\": 2e-5, \"num_epochs\": 3, \"warmup_ratio\": 0.1, "
+        "\"weight_decay\": 0.01, \"max_grad_norm\": 1.0, \"precision\": \"16-mixed\"}, \"ddp\": "
+        "{\"bucket_cap_mb\": 10}, "
+        "\"checkpointing\": {\"save_every_n_steps\": 1000, \"checkpoint_dir\": \"c\", \"keep_last_n\": 3}, "
+        "\"logging\": {\"log_every_n_steps\": 100}}",
+        "distributed.backend, logging.use_tensorboard (the numbers are in metrics.jsonl, and with logging.csv in a "
+        "table)");
+    refused(
+        "s.json",
+        "{\"training\": {\"model_name\": \"bert\", \"max_steps\": 1, \"use_amp\": 2}, \"distributed\": {\"port\": 1}}",
+        1,
+        "s.json:1:15: training.model_name: is \"bert\", but model.name is \"gpt2\" (--set model.name=gpt2); say it in "
+        "one "
+        "place\n"
+        "s.json:1:53: training.use_amp: is 2; give one of: true, false\n"
+        "s.json:1:84: distributed.port: unknown key; remove it\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_deepspeed),         cmocka_unit_test(test_comments),
-        cmocka_unit_test(test_long_name),         cmocka_unit_test(test_accelerate),
-        cmocka_unit_test(test_transformers),      cmocka_unit_test(test_fsdp_strategy),
-        cmocka_unit_test(test_other_strategies),  cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_two_of_one_system), cmocka_unit_test(test_missing_file),
+        cmocka_unit_test(test_scripts),       cmocka_unit_test(test_deepspeed),
+        cmocka_unit_test(test_comments),      cmocka_unit_test(test_long_name),
+        cmocka_unit_test(test_accelerate),    cmocka_unit_test(test_transformers),
+        cmocka_unit_test(test_fsdp_strategy), cmocka_unit_test(test_other_strategies),
+        cmocka_unit_test(test_limits),        cmocka_unit_test(test_two_of_one_system),
+        cmocka_unit_test(test_missing_file),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

@@ -223,6 +223,11 @@ static void test_lightning_strategies(void **state)
              "trainer.strategy.init_args.find_unused_parameters (these models use all their parameters), "
              "trainer.strategy.init_args.process_group_backend");
     same_job("l.yaml",
+             "trainer: {max_epochs: 8, strategy: {class_path: DDPStrategy, init_args: {broadcast_buffers: false}, "
+             "dict_kwargs: {bucket_cap_mb: 10, find_unused_parameters: true}}}\n",
+             2, "{" TRAINED ", \"strategy\": \"ddp\", \"broadcast_buffers\": false}, \"ddp\": {\"bucket_cap_mb\": 10}}",
+             "trainer.strategy.dict_kwargs.find_unused_parameters (these models use all their parameters)");
+    same_job("l.yaml",
              STRATEGY("DeepSpeedStrategy",
                       "stage: 3, offload_optimizer: true, offload_parameters: true, offload_params_device: "
                       "nvme, nvme_path: /disk, queue_depth: 16, pin_memory: true"),

@@ -2,6 +2,7 @@
 """`train --plan --gpus N`: a line per strategy for GPUs that are elsewhere, as a table of 80 columns and as JSON."""
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -63,6 +64,17 @@ def test_a_model_that_no_strategy_can_hold(job):
     assert p.returncode == 2
     assert "* does not fit" in p.stdout and "take " not in p.stdout
     assert "needs" in p.stderr and len(p.stderr.splitlines()) == 1
+
+
+def test_the_advice_to_offload_fits(job):
+    """Where no other change is enough for the GPU: the state rests in the host's memory."""
+    big = ["--gpus", 1, "--gpu", "l4", *[x for o in ("model.n_layer=12", "model.n_embd=4096", "model.n_head=32") for x in ("--set", o)]]
+    p = train(job, *big)
+    advice = re.search(r"; fits with (training.strategy=full_shard, .*offload.optimizer=cpu, offload.parameters=cpu) "
+                       r"\(\S+ GiB, state in the host's memory\); or use a smaller model", p.stderr)
+    assert p.returncode == 2 and advice and "even with" not in p.stderr, p
+    p = train(job, *big, *[x for o in advice[1].split(", ") for x in ("--set", o)])
+    assert p.returncode == 0 and "of the host's memory for each GPU" in p.stdout, p
 
 
 @pytest.mark.parametrize("options,words", [

@@ -237,6 +237,16 @@ double schedule_rate_at(const struct schedule *s, double steps)
     return from + (s->learning_rate - from) * factor;
 }
 
+bool schedule_ends_in_warmup(const struct schedule *s, struct dt_text *out)
+{
+    bool early = schedule_warms_up(s->type) && s->total_steps > 0 && s->warmup_steps > s->total_steps;
+    if (early) {
+        dt_text_printf(out, "the warm-up of %lld steps is longer than the run of %lld: the learning rate gets to %.3g",
+                       (long long)s->warmup_steps, (long long)s->total_steps, schedule_rate(s, s->total_steps - 1));
+    }
+    return early;
+}
+
 double schedule_rate(const struct schedule *s, int64_t step)
 {
     return schedule_rate_at(s, (double)step);

@@ -70,6 +70,8 @@ bool schedule_has_least(const char *type);
 double schedule_rate(const struct schedule *s, int64_t step);
 /* The rate when `steps` steps, and a part of one, are done. */
 double schedule_rate_at(const struct schedule *s, double steps);
+/* True if the run ends before its warm-up; appends that in words. */
+bool schedule_ends_in_warmup(const struct schedule *s, struct dt_text *out);
 /* True if the schedule moves momentum, too: Adam's and Lion's first beta, SGD's momentum. */
 bool schedule_moves_momentum(const struct schedule *s);
 /* The momentum at the same place, of a schedule that moves it. *beta2 is left alone unless the

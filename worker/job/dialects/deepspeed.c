@@ -308,7 +308,7 @@ void deepspeed_kept_on_host(struct dialect_use *u, const struct dialect_rule *r,
     STAGE3_OURS("zero_optimization.stage3_" name, "fsdp." name, "`fsdp." name "`" more),                               \
         STAGE3_OURS("zero_optimization." name, "fsdp." name, "`fsdp." name "`" more)
 #define STAGE3(name, why) STAGE3_KEY("zero_optimization.stage3_" name, why), STAGE3_KEY("zero_optimization." name, why)
-#define STEP_TIMES "`metrics.jsonl` has each step's time, `logging.timeline_steps` more"
+#define STEP_TIMES "`metrics.jsonl` has the time of logged steps, `logging.timeline_steps` more"
 #define NUMBERS "the numbers are in `metrics.jsonl`, and with `logging.csv` in a table"
 #define LATER "not there yet; remove it"
 #define ALWAYS "done anyway"

@@ -1,4 +1,4 @@
-/* DeepSpeed's train_batch_size: the number that it leaves out of the others is derived. */
+/* DeepSpeed's train_batch_size: the number that it leaves out of the others is derived, for the ranks that there are. */
 #include "worker/job/batch.h"
 #include "worker/job/dialects/deepspeed.h"
 
@@ -24,6 +24,12 @@ static struct batch_number factor(const struct dialect_use *u, const char *key, 
                                  .is_auto = open};
 }
 
+void deepspeed_keep(struct dialect_use *u, const char *path, const char *key, const cJSON *value)
+{
+    dialect_give(u, path, key, cJSON_Duplicate(value, true));
+    dt_config_pass(u->c, key);
+}
+
 void deepspeed_batch(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     (void)r;
@@ -36,6 +42,10 @@ void deepspeed_batch(struct dialect_use *u, const struct dialect_rule *r, const 
     if (cJSON_IsObject(dt_config_value(u->c, steps))) {
         dt_config_problem(u->c, path, "the batch changes with %s (%s); remove one of them", dt_config_name(u->c, steps),
                           dt_config_source(u->c, steps));
+        return;
+    }
+    if (u->converts) {
+        deepspeed_keep(u, path, "train_batch_size", value);
         return;
     }
     struct batch_identity b = {.all = {.name = path, .value = (int64_t)value->valuedouble, .given = true},

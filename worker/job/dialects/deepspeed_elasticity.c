@@ -152,6 +152,10 @@ void deepspeed_elasticity(struct dialect_use *u, const struct dialect_rule *r, c
     if (!b.enabled || !check(u, path, value, &b) || !no_other_batch(u, path, b.ignores_batch)) {
         return;
     }
+    if (u->converts) {
+        deepspeed_keep(u, path, "elasticity", value);
+        return;
+    }
     struct elastic_config config = {.max_batch = b.max_batch,
                                     .micro_count = (int)b.micro.count,
                                     .min_gpus = b.min_gpus,

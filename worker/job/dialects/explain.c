@@ -62,12 +62,27 @@ static void wrap(struct search *s, const char *text)
     dt_text_wrap(s->out, text, 4);
 }
 
+/* The values that a key takes, where they are words, or the command that lists them. */
+static const char *values_of(struct search *s, const struct dt_rule *rule)
+{
+    if (rule->choices == NULL || rule->list != NULL) {
+        return rule->list != NULL ? dt_arena_printf(&s->arena, "; see %s", rule->list) : "";
+    }
+    const char *list = "";
+    for (const char *p = rule->choices; *p != 0; p += *p == '|') {
+        int size = (int)strcspn(p, "|");
+        list = dt_arena_printf(&s->arena, "%s%s%.*s", list, *list != 0 ? ", " : "", size, p);
+        p += size;
+    }
+    return dt_arena_printf(&s->arena, "; one of: %s%s", list, rule->null ? ", null" : "");
+}
+
 static void explain_field(struct search *s, const char *section, const struct dt_field *f)
 {
     const char *path = *section != 0 ? dt_arena_printf(&s->arena, "%s.%s", section, f->key) : f->key;
     if (is_it(s, path)) {
         dt_text_printf(s->out, "%s (a key of the job)\n", path);
-        wrap(s, dt_arena_printf(&s->arena, "%s; default: %s", f->help,
+        wrap(s, dt_arena_printf(&s->arena, "%s%s; default: %s", f->help, values_of(s, f->rule),
                                 f->fallback != NULL ? f->fallback : "none, it must be given"));
     }
 }

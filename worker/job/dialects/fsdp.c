@@ -190,13 +190,14 @@ static const char *const block_places[] = {"fsdp_config",
                                            "transformers.accelerate_launch_args",
                                            "accelerate.fsdp_config",
                                            "lightning.trainer.strategy.init_args",
+                                           "lightning.trainer.strategy.dict_kwargs",
                                            NULL};
 
 /* accelerate reads the block only for its own kind, and Lightning has classes for others. */
 static bool block_counts(const struct dialect_use *u)
 {
     const cJSON *kind = dt_config_value(u->c, "accelerate.distributed_type");
-    if (strcmp(u->place, "lightning.trainer.strategy.init_args") == 0) {
+    if (strncmp(u->place, "lightning.", 10) == 0) {
         return strcmp(lightning_class(dt_config_value(u->c, "lightning.trainer.strategy")), "FSDPStrategy") == 0;
     }
     return strncmp(u->place, "accelerate.", 11) != 0 || is_word(kind, "FSDP");

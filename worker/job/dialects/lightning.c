@@ -244,7 +244,7 @@ static void log_interval(struct dialect_use *u, const struct dialect_rule *r, co
 {
     double number = 1;
     if (dt_config_number(value, &number) && number == 0) {
-        dialect_inert(u, path, "metrics.jsonl has each step");
+        dialect_inert(u, path, "lines come by steps");
     } else {
         dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
     }
@@ -338,7 +338,7 @@ static const struct dialect_rule trainer_rules[] = {
     FUNCTION("num_sanity_val_steps", "training.num_sanity_val_steps", lightning_sanity,
              "`training.num_sanity_val_steps`; 2 where it is not given and there is data.val"),
     FUNCTION("log_every_n_steps", "logging.log_every_n_steps", log_interval,
-             "`logging.log_every_n_steps`; 0 has no effect: metrics.jsonl has each step"),
+             "`logging.log_every_n_steps`; 0 has no effect: lines come by steps"),
     WORDS("deterministic", "training.deterministic", "true=true|false=false|warn=~results repeat anyway"),
     SILENT("benchmark", "kernels are chosen by measurement once"),
     WORDS("detect_anomaly", NULL, "false=|true=~a norm that is not finite ends the run"),

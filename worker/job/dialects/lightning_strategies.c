@@ -208,7 +208,9 @@ static const struct dialect_rule fsdp_rules[] = {
     {0},
 };
 
-static const char *const places[] = {"lightning.trainer.strategy.init_args", NULL};
+/* dict_kwargs: how the command line's files say arguments that a class only passes on. */
+static const char *const places[] = {"lightning.trainer.strategy.init_args", "lightning.trainer.strategy.dict_kwargs",
+                                     NULL};
 
 const struct dialect dialect_ddp_strategy = {
     .name = "Lightning's DDPStrategy", .places = places, .rules = ddp_rules, .counts = is_ddp};

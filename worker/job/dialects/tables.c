@@ -61,7 +61,7 @@ static void schema_key(const struct dialect *d, const struct dialect_rule *r, co
     if (f != NULL) {
         const struct dt_field one[2] = {{key, f->fallback, help, f->offset, f->rule}, {0}};
         dt_config_schema(one, indent, out);
-        out->size--; /* a newline ends it */
+        out->data[--out->size] = 0; /* a newline ends it */
         return;
     }
     dt_text_printf(out, "%*s\"%s\": {", indent, "", key);
@@ -87,6 +87,22 @@ static bool is_block(const struct dialect *d, const struct dialect_rule *block)
     return false;
 }
 
+static void members(const struct dialect *d, const char *section, int indent, struct dt_text *out);
+
+/* A section, the first `whole` bytes of `path`, as an object; its name is the last `size` of them. */
+static void object(const struct dialect *d, const char *path, size_t whole, int size, int indent, struct dt_text *out)
+{
+    char section[128];
+    struct dt_text held;
+    dt_text_init(&held);
+    (void)snprintf(section, sizeof section, "%.*s", (int)whole, path);
+    members(d, section, indent + 2, &held);
+    dt_text_printf(out,
+                   ",\n%*s\"%.*s\": {\"type\": \"object\", \"additionalProperties\": false, \"properties\": {%s\n%*s}}",
+                   indent, "", size, path + whole - (size_t)size, dt_text_str(&held) + 1, indent, "");
+    dt_text_clear(&held);
+}
+
 /* The members below a section of the dialect; sections inside it as objects. */
 static void members(const struct dialect *d, const char *section, int indent, struct dt_text *out)
 {
@@ -103,16 +119,7 @@ static void members(const struct dialect *d, const char *section, int indent, st
             dt_text_puts(out, ",\n");
             schema_key(d, r, rest, indent, out);
         } else {
-            char inner[128];
-            struct dt_text held;
-            dt_text_init(&held);
-            (void)snprintf(inner, sizeof inner, "%.*s", (int)(rest + size - r->from), r->from);
-            members(d, inner, indent + 2, &held);
-            dt_text_printf(
-                out,
-                ",\n%*s\"%.*s\": {\"type\": \"object\", \"additionalProperties\": false, \"properties\": {%s\n%*s}}",
-                indent, "", (int)size, rest, dt_text_str(&held) + 1, indent, "");
-            dt_text_clear(&held);
+            object(d, r->from, (size_t)(rest - r->from) + size, (int)size, indent, out);
         }
         last = r->from;
     }
@@ -153,6 +160,25 @@ static void schema_top(const struct dialect *d, int indent, struct dt_text *out)
     }
 }
 
+/* Keys at the top of the job of a dialect that has no section, but for those in sections of the job. */
+static void schema_loose(const struct dialect *d, int indent, struct dt_text *out)
+{
+    const char *last = "";
+    for (const struct dialect_rule *r = d->rules; r->from != NULL; r++) {
+        size_t size = strcspn(r->from, ".");
+        if (is_section(r->from, size) || (strncmp(last, r->from, size) == 0 && last[size] == '.')) {
+            continue;
+        }
+        if (r->from[size] == '.') {
+            object(d, r->from, size, (int)size, indent, out);
+        } else {
+            dt_text_puts(out, ",\n");
+            schema_key(d, r, r->from, indent, out);
+        }
+        last = r->from;
+    }
+}
+
 void dialects_schema(const char *section, int indent, struct dt_text *out)
 {
     for (const struct dialect *const *d = dialects; *d != NULL; d++) {
@@ -161,6 +187,8 @@ void dialects_schema(const char *section, int indent, struct dt_text *out)
             members(*d, section, indent, out);
         } else if (*section == 0 && (*d)->section != NULL && at_top) {
             schema_top(*d, indent, out);
+        } else if (*section == 0 && at_top) {
+            schema_loose(*d, indent, out);
         } else if (*section == 0 && (*d)->section != NULL) {
             dt_text_printf(out,
                            ",\n%*s\"%s\": {\"type\": [\"object\", \"string\", \"null\"], \"description\": \"keys of "
