@@ -4,13 +4,14 @@
 #include "base/signals.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stddef.h>
 
-static volatile sig_atomic_t stopped;
+static atomic_int stopped; /* lock-free, as a handler needs it; several threads look at it */
 
 static void on_signal(int number)
 {
-    stopped = number;
+    atomic_store(&stopped, number);
 }
 
 void stop_open(void)
@@ -25,10 +26,10 @@ void stop_open(void)
 
 int stop_signal(void)
 {
-    return (int)stopped;
+    return atomic_load(&stopped);
 }
 
 int stop_check(struct dt_error *err)
 {
-    return stopped == 0 ? 0 : dt_fail(err, DT_STOPPED, "stopped");
+    return atomic_load(&stopped) == 0 ? 0 : dt_fail(err, DT_STOPPED, "stopped");
 }

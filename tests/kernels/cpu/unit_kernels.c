@@ -2,7 +2,7 @@
 /* Kernels: every CPU kernel on every instruction set of this machine against the double twin (in
  * BF16: against the twin for that, which is compared with the double one), over ragged shapes;
  * the same bits with 1, 2 and 3 threads; the twin's backward kernels against finite differences;
- * exactness where it is promised. */
+ * exactness where it is promised. run: timeout 400 */
 #include "kernels/device.h"
 #include "kernels/exact.h"
 #include "kernels/kernels.h"
