@@ -141,7 +141,8 @@ exec '{support.program("train")}' "$@"
 def test_before_the_first_snapshot(place):
     """Without a checkpoint, either: it is not said that one is gone on from."""
     folder, job = place
-    out, sets = folder / "early", ["checkpointing.snapshot_every_n_steps=110", "checkpointing.save_every_n_steps=0"]
+    out = folder / "early"
+    sets = ["training.max_steps=800", "checkpointing.snapshot_every_n_steps=800", "checkpointing.save_every_n_steps=0"]  # it is killed long before 800
     with start(job, out, 1, "auto", sets, ["--max_restarts=1"]) as running:
         kill_one(running, 1, 5, random.Random(SEED))
         result = running.finish()
