@@ -5,6 +5,7 @@
 #include "cmd/dtdata/records.h"
 #include "cmd/dtdata/source.h"
 #include "cmd/dtdata/unpack.h"
+#include "worker/data/shards_set.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -139,10 +140,13 @@ static int by_bytes(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/* True for the files that dtdata writes beside shards: NAME.bin.json beside NAME.bin, and, while
+/* True for the files that dtdata writes beside shards: the list of a set, NAME.bin.json beside NAME.bin, and, while
  * a run writes, NAME.bin.json.tmp-PID beside NAME.bin.tmp-PID. The shards themselves are binary. */
 static bool is_sidecar(const char *path)
 {
+    if (shard_set_is_list(path)) {
+        return true;
+    }
     const char *mark = strstr(strrchr(path, '/') != NULL ? strrchr(path, '/') : path, ".bin.json");
     const char *tail = mark != NULL ? mark + strlen(".bin.json") : NULL;
     if (mark == NULL || (*tail != 0 && strncmp(tail, ".tmp-", 5) != 0)) {

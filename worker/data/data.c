@@ -7,6 +7,7 @@
 #include "worker/data/images/folder.h"
 #include "worker/data/images/source.h"
 #include "worker/data/rows.h"
+#include "worker/data/shards_set.h"
 #include "worker/data/tokenizers/tokenizer.h"
 
 #include <glob.h>
@@ -73,11 +74,11 @@ static bool has_tensors(const char *folder)
     return has;
 }
 
-/* True for what lies beside FILE.bin: FILE.bin.json, and FILE.idx, Megatron's index. */
+/* True for what lies beside FILE.bin: FILE.bin.json, the list of a set of shards, and FILE.idx, Megatron's index. */
 static bool is_beside(const char *path)
 {
     if (!dt_text_ends_with(path, ".idx")) {
-        return dt_text_ends_with(path, ".bin.json");
+        return dt_text_ends_with(path, ".bin.json") || shard_set_is_list(path);
     }
     char *ids = dt_format("%.*s.bin", (int)(strlen(path) - 4), path);
     bool beside = dt_file_exists(ids);
@@ -126,6 +127,10 @@ int data_files_open(struct data_files *f, const char *pattern, bool tensors, str
         return -1;
     }
     qsort(f->paths, f->count, sizeof *f->paths, by_name);
+    if (shard_set_check(f->paths, f->count, err) != 0) {
+        data_files_close(f);
+        return -1;
+    }
     return 0;
 }
 

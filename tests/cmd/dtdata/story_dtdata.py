@@ -82,6 +82,10 @@ def test_shards_are_one_stream(tmp_path):
     assert sum(parts, ()) == tuple(range(1, 101)) + (0,)
     out, _ = dtdata("inspect", *sorted((tmp_path / "o").glob("*.bin")))
     assert out.count(", as written\n") == 3
+    assert json.load(open(tmp_path / "o/train-shards.json")) == {"shards": 3}
+    (tmp_path / "o/new.txt").write_bytes(b"new")
+    dtdata("tokenize", "-o", tmp_path / "p", "--val", "0", tmp_path / "o")
+    assert bytes(ids_of(tmp_path / "p/train-00000.bin")) == b"new\0", "nothing of what dtdata has written is text"
 
 
 def test_stdin(tmp_path):

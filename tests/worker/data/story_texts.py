@@ -190,7 +190,7 @@ def test_killed(tmp_path):
     q = plan(str(job))
     assert q.returncode == 0 and "goes on behind 1 complete shard" in q.stderr, q
     (entry,) = entries(tmp_path)
-    assert sorted(os.listdir(tmp_path / "cache" / entry)) == ["texts.json", "train-00000.bin", "train-00000.bin.json", "train-00001.bin", "train-00001.bin.json"]
+    assert sorted(os.listdir(tmp_path / "cache" / entry)) == ["texts.json", "train-00000.bin", "train-00000.bin.json", "train-00001.bin", "train-00001.bin.json", "train-shards.json"]
     assert sum(os.path.getsize(x) - 1024 for x in (tmp_path / "cache" / entry).glob("*.bin")) == 2 * (os.path.getsize(source) + 1)
     assert sorted(os.listdir(tmp_path / "cache")) == [entry]
     os.remove(tmp_path / "cache" / entry / "train-00001.bin")

@@ -261,8 +261,8 @@ static void test_failed_overwrite(void **state)
     assert_int_equal(labels[2], 4);
     data_close(&s);
     static const char *const names[] = {"twice/train-00000.bin", "twice/train-00000.bin.json", "twice/train-00001.bin",
-                                        "twice/train-00001.bin.json"};
-    for (size_t i = 0; i < 4; i++) {
+                                        "twice/train-00001.bin.json", "twice/train-shards.json"};
+    for (size_t i = 0; i < 5; i++) {
         assert_int_equal(unlink(in(names[i])), 0);
     }
     assert_int_equal(rmdir(in("twice")), 0); /* nothing else is there */
@@ -336,6 +336,59 @@ static void test_wide_and_resumed(void **state)
     assert_int_equal(shard_writer_resume(w, 1, &err), -1);
     assert_non_null(strstr(err.text, "changed or damaged since it was written"));
     shard_writer_close(w, false);
+}
+
+static void write_set(const char *dir, int count, bool overwrite)
+{
+    static const int32_t ids[] = {1, 2, 3, 4, 5, 6};
+    struct shard_writer *w = NULL;
+    struct dt_error err = {0};
+    assert_int_equal(open_writer(&w, dir, "train", 2, overwrite, &err), 0);
+    assert_int_equal(shard_writer_add(w, ids, 2 * (size_t)count, &err), 0);
+    assert_int_equal(shard_writer_finish(w, &err), 0);
+    assert_int_equal(shard_writer_commit(w, &err), 0);
+    shard_writer_close(w, false);
+}
+
+static void has_files(const char *pattern, size_t count)
+{
+    struct data_files f;
+    struct dt_error err = {0};
+    if (data_files_open(&f, in(pattern), false, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+    assert_int_equal(f.count, count);
+    data_files_close(&f);
+}
+
+/* A set of shards that was copied in part is refused, whichever is missing and whichever are named. */
+static void test_a_shard_is_missing(void **state)
+{
+    (void)state;
+    static const char *const one[] = {"three/train-00000.bin", "three/train-00001.bin", "three/train-00002.bin"};
+    char expected[512];
+    write_set(in("three"), 3, false);
+    has_files("three/train-*.bin", 3);
+    has_files("three/train-0000[12].bin", 2); /* some of a whole set */
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(rename(in(one[i]), in("three/kept")), 0);
+        (void)snprintf(
+            expected, sizeof expected,
+            "%s: is missing: 3 shards were made together, as %s/three/train-shards.json says; copy it, too, or "
+            "remove %s/three/train-shards.json to do without it",
+            one[i], folder, folder);
+        refused("three/train-*.bin", expected);
+        refused(one[(i + 1) % 3], expected);
+        assert_int_equal(rename(in("three/kept"), in(one[i])), 0);
+    }
+    assert_int_equal(unlink(in(one[1])), 0);
+    write_file("three/train-shards.json", "[3, 4", 5); /* of somebody else */
+    has_files("three/train-*.bin", 2);
+    write_set(in("three"), 3, true);
+    has_files("three/train-*.bin", 3);
+    write_set(in("three"), 1, true); /* a single one has no list, and that of before is gone */
+    has_files("three/train-*.bin", 1);
+    assert_int_equal(access(in("three/train-shards.json"), F_OK), -1);
 }
 
 static void test_bad_shards(void **state)
@@ -970,6 +1023,7 @@ int main(void)
         cmocka_unit_test(test_stream),
         cmocka_unit_test(test_same_data),
         cmocka_unit_test(test_failed_overwrite),
+        cmocka_unit_test(test_a_shard_is_missing),
         cmocka_unit_test(test_literal_names),
         cmocka_unit_test(test_abandoned),
         cmocka_unit_test(test_wide_and_resumed),
