@@ -84,6 +84,7 @@ def test_the_least_scale_ends_the_run(place):
     words = str(result)
     assert re.search(r"step 2: a gradient is not finite, and the loss scale is at its least, 549755813888; lower training\.learning_rate", words), words
     assert re.search(r"not finite: (transformer\.)?(wte|wpe|h\.\d|ln_f)", words), words
+    assert training.metrics(out, "loss_scale")[1] == 2.0**40, "all digits"
 
 
 def test_a_scale_that_stays_too_high(place):

@@ -70,7 +70,7 @@ void observer_step_numbers(struct observer *o, const struct report *r, struct st
         {"gpu_clock_mhz", gpu && s.clock_mhz >= 0 ? s.clock_mhz : NAN, false, true},
         {"gpu_temperature", gpu && s.temperature >= 0 ? s.temperature : NAN, false, true},
         {"gpu_power_w", gpu && s.power_w >= 0 ? s.power_w : NAN, false, true},
-        {"loss_scale", r->loss_scale, false, false},
+        {"loss_scale", r->loss_scale, floor(r->loss_scale) == r->loss_scale, false}, /* 2^32 has ten digits */
         {"steps_skipped", r->skipped_steps > 0 ? (double)r->skipped_steps : NAN, true, true},
         {"memory_bytes", r->memory_bytes, true, false},
     };
