@@ -29,7 +29,7 @@ int shard_set_open(struct shard_set *s, const char *dir, const char *prefix, con
 char *shard_set_path(const struct shard_set *s, int number, const char *suffix);
 char *shard_set_work_path(const struct shard_set *s, int number, const char *suffix);
 /* Gives all files their names, and removes those of an earlier run that has more. After an error the earlier
- * run's files are unchanged. */
+ * run's files are unchanged, unless only PREFIX-shards.json could not get its name. */
 int shard_set_commit(struct shard_set *s, struct dt_error *err);
 /* The files of data, sorted by name: DT_INVALID if one is missing that was made together with any of them. Files with
  * other names, and without a PREFIX-shards.json, are not looked at. */

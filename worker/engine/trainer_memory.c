@@ -193,7 +193,8 @@ static double fitting_bytes(const struct trainer *t, bool on_device, int changes
     return need;
 }
 
-/* Of a GPU: the fewest of the `open` changes with which the job fits if the host's memory has the state. False: none. */
+/* Adds the fewest of the `open` changes with which the job fits a GPU if the host's memory has the state. False: none
+ * suffices. */
 static bool add_offload(const struct trainer *t, int open, int local_size, int holders, double have,
                         struct dt_text *out)
 {

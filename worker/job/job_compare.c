@@ -401,7 +401,7 @@ static bool is_of_the_host(const char *path)
     return found;
 }
 
-/* What two jobs differ in: the first key with both values, and the names of all. */
+/* The difference of two jobs: the first key with both values, and the names of all. */
 struct apart {
     struct dt_text first, names;
     int count;

@@ -187,7 +187,7 @@ int trainer_check_shared(struct trainer *t, bool *failed, struct dt_error *why, 
 
 /* ---- the job ---- */
 
-/* What rank 0 says: "VERSION HASH-OF-THE-JOB DATA". */
+/* Describes this rank in three words, of which none holds a space: VERSION HASH-OF-THE-JOB DATA. */
 static void describe_job(const struct trainer *t, struct dt_text *out)
 {
     char data[DATA_BYTES];
