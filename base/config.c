@@ -624,6 +624,27 @@ void dt_config_move(struct dt_config *c, const char *from, const char *to, cJSON
     add_entry(c, e);
 }
 
+const char *dt_config_lift(struct dt_config *c, const char *from, const char *to)
+{
+    size_t size = strlen(from), count = c->entry_count;
+    for (int moves = 0; moves < 2; moves++) { /* once to look, once to move */
+        for (size_t i = 0; i < count; i++) {
+            const char *path = c->entries[i].path;
+            if (!config_within(path, from) || path[size] == 0) {
+                continue;
+            }
+            char *above = dt_arena_printf(c->arena, "%s%s", to, path + size);
+            if (moves > 0) {
+                c->entries[i].path = above;
+            } else if (find(c, above) != NULL) {
+                return path;
+            }
+        }
+    }
+    remove_entries(c, from);
+    return NULL;
+}
+
 void dt_config_unfold(struct dt_config *c, const char *from, const char *path, cJSON *object)
 {
     const struct entry e = *find(c, from);

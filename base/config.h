@@ -177,6 +177,9 @@ void dt_config_pass(struct dt_config *c, const char *path);
 /* Gives a value (null: the one of `from`; else c owns it) to the key `to`, in place of what `to`
  * had. `from` was given; messages about `to` say its place and name. */
 void dt_config_move(struct dt_config *c, const char *from, const char *to, struct cJSON *value);
+/* Moves the keys below `from` to the same names below `to`; messages say the places and names that they had. Returns the
+ * path below `from` of one that `to` has already, and moves nothing then; null otherwise. */
+const char *dt_config_lift(struct dt_config *c, const char *from, const char *to);
 /* Makes an object (owned by c from here on) that stands within the value of `from`, as in a list, a section at `path`,
  * which begins with from's path and a dot: its members are keys there. Messages say from's place. */
 void dt_config_unfold(struct dt_config *c, const char *from, const char *path, struct cJSON *object);

@@ -380,23 +380,19 @@ size_t dt_text_distance(const char *a, const char *b, size_t limit)
     if (n > MAX || m > MAX) {
         return limit + 1;
     }
-    size_t row[MAX + 1];
-    for (size_t j = 0; j <= m; j++) {
-        row[j] = j;
-    }
-    for (size_t i = 1; i <= n; i++) {
-        size_t diagonal = row[0];
+    size_t rows[3][MAX + 1]; /* of a's prefixes, by their length modulo 3 */
+    for (size_t i = 0; i <= n; i++) {
+        size_t *row = rows[i % 3], *above = rows[(i + 2) % 3], *second = rows[(i + 1) % 3];
         row[0] = i;
         for (size_t j = 1; j <= m; j++) {
-            size_t above = row[j];
-            size_t best = diagonal + (a[i - 1] != b[j - 1]);
-            best = above + 1 < best ? above + 1 : best;
+            size_t best = i == 0 ? j : above[j - 1] + (a[i - 1] != b[j - 1]);
+            best = i > 0 && above[j] + 1 < best ? above[j] + 1 : best;
             best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-            diagonal = above;
-            row[j] = best;
+            bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            row[j] = swapped && second[j - 2] + 1 < best ? second[j - 2] + 1 : best;
         }
     }
-    return row[m] <= limit ? row[m] : limit + 1;
+    return rows[n % 3][m] <= limit ? rows[n % 3][m] : limit + 1;
 }
 
 void dt_text_wrap(struct dt_text *out, const char *text, int column)
@@ -417,9 +413,15 @@ void dt_text_wrap(struct dt_text *out, const char *text, int column)
     dt_text_puts(out, "\n");
 }
 
+size_t dt_text_near(const char *word)
+{
+    size_t size = strlen(word);
+    return size <= 3 ? 1 : size < 9 ? 2 : size / 3;
+}
+
 const char *dt_text_nearest(const char *word, const char *const *candidates, size_t count)
 {
-    size_t limit = strlen(word) / 3 > 2 ? strlen(word) / 3 : 2;
+    size_t limit = dt_text_near(word);
     const char *nearest = NULL;
     for (size_t i = 0; i < count; i++) {
         size_t distance = dt_text_distance(word, candidates[i], limit);

@@ -80,9 +80,12 @@ char *dt_format(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* 
  * range. */
 bool dt_parse_int64(const char *s, long long *out);
 bool dt_parse_double(const char *s, double *out); /* finite, decimal, independent of the locale */
-/* Levenshtein distance, bounded: limit + 1 if it is larger than `limit`. */
+/* Edits from one name to the other (Levenshtein's, and two neighbours swapped), limit + 1 if more than `limit`. */
 size_t dt_text_distance(const char *a, const char *b, size_t limit);
-/* The candidate nearest to `word`, within a third of its length (at least 2 edits), or null. */
+/* The distance within which a name may have been meant by `word`: a third of its length, at least 2 edits; 1 for up to
+ * three letters. */
+size_t dt_text_near(const char *word);
+/* The candidate nearest to `word`, within dt_text_near, or null. */
 const char *dt_text_nearest(const char *word, const char *const *candidates, size_t count);
 /* Appends the words of `text` between columns `column` and 80, and a newline. The first line is
  * already at `column`. */

@@ -237,6 +237,13 @@ static void nearest_word(void **state)
     assert_string_equal(dt_text_nearest("maxsteps", words, 4), "max_steps");
     assert_null(dt_text_nearest("learning_rate", words, 4));
     assert_null(dt_text_nearest("x", words, 4));
+    static const char *const letters[] = {"eps", "box", "gpus"};
+    assert_string_equal(dt_text_nearest("bxo", letters, 3), "box"); /* neighbours swapped are one edit */
+    assert_string_equal(dt_text_nearest("gpsu", letters, 3), "gpus");
+    assert_null(dt_text_nearest("gas", letters, 3)); /* a short name is not guessed from one letter */
+    assert_int_equal(dt_text_distance("abcd", "badc", 3), 2);
+    assert_int_equal(dt_text_distance("", "abc", 3), 3);
+    assert_int_equal(dt_text_distance("abc", "", 2), 3);
 }
 
 static void words_are_wrapped_at_80_columns(void **state)

@@ -305,6 +305,13 @@ static void test_lightning(void **state)
         "\"logging\": {\"log_every_n_steps\": 5, \"csv\": true}, \"checkpointing\": {\"save_every_n_steps\": 20, "
         "\"keep_last_n\": 0}}",
         "trainer.callbacks (Mine is Python)");
+    same_job("l.yaml", "fit:\n  seed_everything: 3\n  trainer:\n    max_steps: 5\n    gradient_clip_val: 1\n", 1,
+             "{" EACH_EPOCH "\"training\": {" EVALUATED ", \"seed\": 3, \"max_steps\": 5, \"max_grad_norm\": 1}}",
+             NULL);
+    refused("l.yaml", "fit:\n  trainer: {max_step: 5}\n", 1,
+            "l.yaml:2:13: fit.trainer.max_step: unknown key; did you mean max_steps?\n");
+    refused("l.yaml", "fit:\n  trainer: {max_steps: 5}\ntrainer: {max_steps: 6}\n", 1,
+            "l.yaml:2:3: fit.trainer: stands outside of fit, too; give it once\n");
     same_job("l.yaml",
              "_target_: pytorch_lightning.Trainer\ngpus: null\nmax_steps: null\nprecision: 32\nprocess_position: 1\n",
              1,
@@ -539,6 +546,20 @@ static void test_explain(void **state)
         dt_text_init(&out);
         assert_false(dialects_explain(wrong[i][0], &out));
         assert_non_null(strstr(dt_text_str(&out), wrong[i][1]));
+        dt_text_clear(&out);
+    }
+
+    static const char *const guesses[][2] = {{"lerning_rate", "learning_rate?"},
+                                             {"gas", "gradient_accumulation_steps?"},
+                                             {"wd", "weight_decay?"},
+                                             {"zzz", "that is known here"}};
+    for (size_t i = 0; i < sizeof guesses / sizeof guesses[0]; i++) {
+        struct dt_text out;
+        dt_text_init(&out);
+        assert_false(dialects_explain(guesses[i][0], &out));
+        if (!dt_text_ends_with(dt_text_str(&out), guesses[i][1])) {
+            fail_msg("%s", dt_text_str(&out));
+        }
         dt_text_clear(&out);
     }
 }

@@ -498,6 +498,19 @@ static void at_places(const struct dialect *d, struct dialect_use *u, void (*vis
     }
 }
 
+/* The keys of a wrapper, such as `fit` of Lightning's command line, are those of the section around it. */
+static void unwrap(struct dt_config *c, const struct dialect *d)
+{
+    if (d->wrapper == NULL || !cJSON_IsObject(dt_config_value(c, d->wrapper))) {
+        return;
+    }
+    const char *twice = dt_config_lift(c, d->wrapper, d->section);
+    if (twice != NULL) {
+        dt_config_problem(c, twice, "stands outside of %s, too; give it once", dt_config_name(c, d->wrapper));
+        dt_config_pass(c, d->wrapper);
+    }
+}
+
 void dialects_apply(struct dt_config *c, struct dt_arena *arena, int world, bool converts, struct dt_text *inert)
 {
     static const struct dialect own = {.name = "the job", .rules = NULL};
@@ -512,6 +525,7 @@ void dialects_apply(struct dt_config *c, struct dt_arena *arena, int world, bool
     registered_apply(&u);
     size_t count = 0;
     for (; dialects[count] != NULL; count++) {
+        unwrap(c, dialects[count]);
         at_places(dialects[count], &u, apply_at);
     }
     while (count > 0) {

@@ -93,6 +93,7 @@ struct dialect {
                                        * null */
     const char *const *places;        /* where its keys may stand: "" is the top of the job; ends with null. A place
                                        * may be the name of a file instead of an object */
+    const char *wrapper;              /* a section within `section` whose keys count as the section's own; or null */
     const char *spelling;             /* its keys may begin with this, "fsdp_"; or null */
     bool hyphens;                     /* "-" may stand for "_" */
     const char *marks;                /* "a|b.c": a file that has one of these keys, and none of ours, is one of

@@ -3,6 +3,7 @@
 
 #include "worker/job/job_fields.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -257,18 +258,31 @@ static void search(struct search *s)
     }
 }
 
+/* True for the first letters of a name's words, two or more: "gas" of gradient_accumulation_steps. */
+static bool is_initials(const char *key, const char *name)
+{
+    size_t size = strlen(key);
+    for (bool starts = true; *name != 0; name++) {
+        if (starts && tolower((unsigned char)*key++) != tolower((unsigned char)*name)) {
+            return false;
+        }
+        starts = *name == '_';
+    }
+    return *key == 0 && size > 1;
+}
+
 /* The nearest known key, by the whole key or by its last part. Upper and lower case are the same. */
 static const char *nearest_of(struct search *s)
 {
-    size_t least = strlen(s->key) / 3 > 2 ? strlen(s->key) / 3 : 2;
+    size_t least = dt_text_near(s->key);
     const char *nearest = NULL;
     bool by_all = false; /* of the nearest one; it is nearer than one by its last part */
     for (size_t i = 0; i < s->count; i++) {
         const char *name = s->names[i], *dot = strrchr(name, '.'), *leaf = dot != NULL ? dot + 1 : name;
-        bool same = strcasecmp(name, s->key) == 0 || strcasecmp(leaf, s->key) == 0;
+        bool same = strcasecmp(name, s->key) == 0 || strcasecmp(leaf, s->key) == 0 || is_initials(s->key, leaf);
         size_t whole = dt_text_distance(s->key, name, least), last = dt_text_distance(s->key, leaf, least);
         size_t distance = same ? 0 : whole < last ? whole : last;
-        bool all = whole <= distance || strcasecmp(name, s->key) == 0;
+        bool all = whole <= distance || strcasecmp(name, s->key) == 0 || is_initials(s->key, name);
         if (distance < strlen(s->key) &&
             (distance < least || (distance == least && (nearest == NULL || (all && !by_all))))) {
             least = distance;

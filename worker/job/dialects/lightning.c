@@ -97,6 +97,9 @@ static const struct dialect_rule command_rules[] = {
     FUNCTION("seed_everything", "training.seed", seed, "`training.seed`; true = PL_GLOBAL_SEED, or 0"),
     FUNCTION("ckpt_path", "checkpointing.resume", resume, "`checkpointing.resume`: last and hpc are `auto`, or a path"),
     SILENT("weights_only", "a checkpoint holds no programs"),
+    SILENT("validate", "the keys of `fit` count"),
+    SILENT("test", "the keys of `fit` count"),
+    SILENT("predict", "the keys of `fit` count"),
     FUNCTION_OF(OUTCOME_REFUSED, "model", NULL, python,
                 "a class of Python: refused unless the job names a model; then no effect"),
     FUNCTION_OF(OUTCOME_REFUSED, "data", NULL, python,
@@ -400,7 +403,9 @@ const struct dialect dialect_lightning = {
     .name = "Lightning",
     .section = "lightning",
     .places = command_places,
-    .marks = "trainer|seed_everything|_target_|max_epochs|accelerator|devices|callbacks|max_time|"
+    .wrapper = "lightning.fit",
+    .marks = "trainer|fit.trainer|fit.model|fit.data|seed_everything|_target_|max_epochs|accelerator|devices|callbacks|"
+             "max_time|"
              "fast_dev_run|val_check_interval|check_val_every_n_epoch|limit_train_batches|"
              "limit_val_batches|overfit_batches|gradient_clip_val|accumulate_grad_batches",
     .rules = command_rules,
