@@ -401,7 +401,7 @@ static bool key_is_new(struct scanner *s, XXH128_hash_t hash)
 static int note_value(struct scanner *s, uint32_t key_line, uint32_t key_column)
 {
     if (++s->value_count > s->limits.values) {
-        return fail(s, "more than %zu values; this is not a file of ours", s->limits.values);
+        return fail(s, "more than %zu values, the limit", s->limits.values);
     }
     if (s->out == NULL) {
         return 0;
@@ -584,6 +584,7 @@ int dt_scan_record(const char *text, size_t size, const char *where, const char 
 {
     struct scanner *s = begin(text, size, where, err);
     s->record = s->any_number = true;
+    s->limits.values = SIZE_MAX; /* none of them is kept */
     s->wanted = key;
     s->found = out;
     dt_text_reset(out);

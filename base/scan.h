@@ -36,7 +36,7 @@ void dt_scan_clear(struct dt_scan *s);
 
 /* Scans a record of a user's data, one line of a .jsonl file. The string under `key` of its
  * outermost object goes to `out` (initialised; it contains no NUL). Grammar, UTF-8 and limits are
- * those of dt_scan, but numbers may have any size, because they are not used. Invalid escapes
+ * those of dt_scan, but there may be any number of values, and numbers of any size: they are not used. Invalid escapes
  * (\u0000, half of a surrogate pair) are allowed outside that string. */
 enum dt_scan_found {
     DT_SCAN_NONE, /* no such key, or no string under it */

@@ -361,7 +361,8 @@ int train_read_options(struct train_options *o, int argc, char **argv)
                 return DT_EXIT_USAGE;
             }
             if (!o->job.path && o->generate.path == NULL) {
-                fprintf(stderr, "train: no job file; see train --help\n");
+                fprintf(stderr, "train: no job file%s; see train --help\n",
+                        o->evaluate ? ", which says what to evaluate (data.val); a run's folder has its job.json" : "");
                 return DT_EXIT_USAGE;
             }
             return -1;

@@ -77,6 +77,7 @@ def test_help_fits_a_terminal():
 
 def test_wrong_use():
     assert "no job file" in train(code=2).stderr
+    assert "a run's folder has its job.json" in train("--evaluate", "out", code=2).stderr
     assert train("--nonsense", code=2).stderr == "train: --nonsense: unknown option; see train --help\n"
     assert train("--list-strategy", code=2).stderr == "train: --list-strategy: unknown option; did you mean --list-strategies?\n"
     assert train("-xy", code=2).stderr == "train: -x: unknown option; see train --help\n"
