@@ -31,6 +31,10 @@ static int refuse(const struct batch_identity *b, int64_t unit, struct dt_text *
     if (below > 0 && !fixed) {
         dt_text_printf(why, " or %" PRId64, above);
     }
+    int64_t of_rank = unit / b->ranks;
+    if (fixed && b->all.value > 0 && b->all.value % of_rank == 0) {
+        dt_text_printf(why, ", start %" PRId64 " rank%s", b->all.value / of_rank, b->all.value == of_rank ? "" : "s");
+    }
     dt_text_puts(why, ", or remove one of them");
     return -1;
 }
