@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(not os.path.exists(support.DTRUN), reason="dtrun
 
 STEPS = 50  # in which it must be named
 ALL = bool(os.environ.get("DTRUN_ALL"))
+STEPS_S = 5 * support.DEADLINE_S  # for that many steps, also by a tenth of one core
 
 
 def make_job(folder, steps):
@@ -92,7 +93,7 @@ def test_a_slow_host_is_named(tmp_path):
             for page in training.wait_pages(b, 2, begin).values():
                 with open(f"{group}/cgroup.procs", "w") as f:
                     f.write(str(page.pid))
-            slow = support.wait_until(lambda: events(out, "slow"), "a report")
+            slow = support.wait_until(lambda: events(out, "slow"), "a report", STEPS_S)
             a.signal(signal.SIGTERM)
             results = [j.finish(120) for j in (a, b)]
     assert [r.code for r in results] == [75, 75], results
@@ -106,5 +107,5 @@ def test_a_slow_host_is_named(tmp_path):
 @pytest.mark.parametrize("ranks, steps", [(2, 120), (8, 80)] if ALL else [(2, 80), (8, 60)])
 def test_nobody_is_slow_where_all_are_alike(tmp_path, ranks, steps):
     job = make_job(tmp_path, steps)
-    result = training.train(job, tmp_path / "out", ranks, timeout_s=300)
+    result = training.train(job, tmp_path / "out", ranks, timeout_s=STEPS_S)
     assert result.code == 0 and ": slow" not in result.err and not events(tmp_path / "out", "slow", "slow_over"), result
