@@ -9,6 +9,7 @@
 #include "worker/model/presets.h"
 
 #include <getopt.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -295,146 +296,182 @@ static bool check_embed(struct train_options *o)
     return train_check_embed(&o->embed, beside);
 }
 
-int train_read_options(struct train_options *o, int argc, char **argv)
+static int refuse(const char *why)
+{
+    fprintf(stderr, "train: %s\n", why);
+    return DT_EXIT_USAGE;
+}
+
+/* What --plan, --gpus and what belongs to them need of each other. */
+static const char *wrong_plan(const struct train_options *o)
+{
+    const struct train_estimate *e = &o->estimate;
+    bool of_gpus = e->gpu != NULL || e->gpus_per_node > 0 || e->disk_bytes_per_s > 0 || e->strategies != NULL;
+    return e->gpus > 0 && (!o->plan || o->nproc > 0) ? "--gpus: only with --plan, and without --nproc"
+           : e->gpus == 0 && of_gpus
+               ? "--gpu, --gpus_per_node, --disk, --strategy: only with --plan --gpus N (the strategy of a run: --mode "
+                 "NAME)"
+           : o->nproc > 0 && !o->plan
+               ? "--nproc: only with --plan; ranks are started by dtrun --nproc_per_node=N train job.json"
+           : o->json && o->generate.path == NULL && !o->plan ? "--json: only with --plan or --generate"
+                                                             : NULL;
+}
+
+/* After the last option: the words that remain, and what does not go together. */
+static int finish(struct train_options *o, int argc, char **argv)
+{
+    for (; optind < argc; optind++) {
+        if (add_job(o, argv[optind]) != 0) {
+            return DT_EXIT_USAGE;
+        }
+    }
+    if (o->question.convert != NULL && add_job(o, o->question.convert) != 0) {
+        return DT_EXIT_USAGE;
+    }
+    if (o->job.path == NULL && o->job.config_count > 0) { /* the first one is the job */
+        o->job.path = *o->job.config++;
+        o->job.config_count--;
+    }
+    if (o->question.output != NULL && o->question.convert == NULL && o->embed.path == NULL) {
+        return refuse("-o: only with --convert or --embed");
+    }
+    if (o->question.list_strategies || o->question.explain != NULL || o->question.convert != NULL) {
+        return train_answer(&o->question, &o->job);
+    }
+    if (!check_embed(o)) {
+        return DT_EXIT_USAGE;
+    }
+    if (o->embed.path != NULL) {
+        return -1;
+    }
+    o->generate.json = o->json;
+    o->generate.batch_size = o->batch_size;
+    if (!train_check_generate(&o->generate, o->plan           ? "--plan"
+                                            : o->print_config ? "--print-config"
+                                            : o->evaluate     ? "--evaluate"
+                                                              : NULL)) {
+        return DT_EXIT_USAGE;
+    }
+    if (o->generate.path != NULL) {
+        seed_draws(o);
+    }
+    const char *wrong = wrong_plan(o);
+    if (wrong != NULL) {
+        return refuse(wrong);
+    }
+    if (o->job.path == NULL && o->generate.path == NULL) {
+        return refuse(o->evaluate ? "no job file, which says what to evaluate (data.val); a run's folder has its "
+                                    "job.json; see train --help"
+                                  : "no job file; see train --help");
+    }
+    return -1;
+}
+
+/* The options that put one value in one place. */
+#define FIELD(x) offsetof(struct train_options, x)
+static const struct simple_option {
+    int option;
+    enum { FLAG, TEXT, RANKS, VALUE } kind; /* fields of bool, const char * and int; or a value of the job */
+    size_t field;
+    const char *name, *key; /* of RANKS and VALUE; the key of a VALUE */
+} simple_options[] = {
+    {.option = OPT_PLAN, FLAG, FIELD(plan)},
+    {.option = OPT_JSON, FLAG, FIELD(json)},
+    {.option = OPT_PRINT, FLAG, FIELD(print_config)},
+    {.option = OPT_FRESH, FLAG, FIELD(job.fresh)},
+    {.option = OPT_NORMALIZE, FLAG, FIELD(embed.normalize)},
+    {.option = OPT_LIST, FLAG, FIELD(question.list_strategies)},
+    {.option = OPT_EXPLAIN, TEXT, FIELD(question.explain)},
+    {.option = OPT_CONVERT, TEXT, FIELD(question.convert)},
+    {.option = 'o', TEXT, FIELD(question.output)},
+    {.option = OPT_EVALUATE, TEXT, FIELD(evaluate)},
+    {.option = OPT_SYSTEM, TEXT, FIELD(generate.system)},
+    {.option = OPT_EMBED, TEXT, FIELD(embed.path)},
+    {.option = OPT_TEXTS, TEXT, FIELD(embed.texts)},
+    {.option = OPT_POOLING, TEXT, FIELD(embed.pooling)},
+    {.option = OPT_GPU, TEXT, FIELD(estimate.gpu)},
+    {.option = OPT_STRATEGY, TEXT, FIELD(estimate.strategies)},
+    {.option = OPT_NPROC, RANKS, FIELD(nproc), "--nproc"},
+    {.option = OPT_GPUS, RANKS, FIELD(estimate.gpus), "--gpus"},
+    {.option = OPT_GPUS_PER_NODE, RANKS, FIELD(estimate.gpus_per_node), "--gpus_per_node"},
+    {.option = OPT_SET, VALUE, 0, NULL, ""},
+    {.option = OPT_MODE, VALUE, 0, "--mode", "training.strategy"},
+    {.option = OPT_OUTPUT, VALUE, 0, "--output_dir", "output_dir"},
+    {.option = OPT_SEED, VALUE, 0, "--seed", "training.seed"},
+    {.option = OPT_MODEL, VALUE, 0, "--model_name", "model.name"},
+    {.option = OPT_DEEPSPEED, VALUE, 0, "--deepspeed", "deepspeed"},
+    {.option = OPT_NEW_TOKENS, VALUE, 0, "--max_new_tokens", "generation.max_new_tokens"},
+    {.option = OPT_TEMPERATURE, VALUE, 0, "--temperature", "generation.temperature"},
+};
+
+/* -1: it is not among the simple ones; 0 or DT_EXIT_USAGE. */
+static int read_simple(struct train_options *o, int option)
+{
+    const struct simple_option *x = simple_options, *end = x + sizeof simple_options / sizeof *simple_options;
+    while (x < end && x->option != option) {
+        x++;
+    }
+    if (x == end) {
+        return -1;
+    }
+    void *field = (char *)o + x->field;
+    switch (x->kind) {
+    case FLAG:
+        *(bool *)field = true;
+        return 0;
+    case TEXT:
+        *(const char **)field = optarg;
+        return 0;
+    case RANKS:
+        return read_ranks(x->name, field) ? 0 : DT_EXIT_USAGE;
+    case VALUE:
+        train_add_set(o, x->name, x->key, optarg);
+        return 0;
+    }
+    return -1;
+}
+
+static int print(void (*write)(struct dt_text *out))
 {
     struct dt_text text;
     dt_text_init(&text);
+    write(&text);
+    fputs(dt_text_str(&text), stdout);
+    dt_text_clear(&text);
+    return DT_EXIT_DONE;
+}
+
+int train_read_options(struct train_options *o, int argc, char **argv)
+{
     opterr = 0;
     for (;;) {
         long long number = 0;
         int option = getopt_long(argc, argv, ":ho:", long_options, NULL);
+        int result = option != -1 ? read_simple(o, option) : finish(o, argc, argv);
+        if (option == -1 || result > 0) {
+            return result;
+        }
+        if (result == 0) {
+            continue;
+        }
         switch (option) {
-        case -1:
-            for (; optind < argc; optind++) {
-                if (add_job(o, argv[optind]) != 0) {
-                    return DT_EXIT_USAGE;
-                }
-            }
-            if (o->question.convert != NULL && add_job(o, o->question.convert) != 0) {
-                return DT_EXIT_USAGE;
-            }
-            if (o->job.path == NULL && o->job.config_count > 0) { /* the first one is the job */
-                o->job.path = *o->job.config++;
-                o->job.config_count--;
-            }
-            if (o->question.output != NULL && o->question.convert == NULL && o->embed.path == NULL) {
-                fprintf(stderr, "train: -o: only with --convert or --embed\n");
-                return DT_EXIT_USAGE;
-            }
-            if (o->question.list_strategies || o->question.explain != NULL || o->question.convert != NULL) {
-                return train_answer(&o->question, &o->job);
-            }
-            if (!check_embed(o)) {
-                return DT_EXIT_USAGE;
-            }
-            if (o->embed.path != NULL) {
-                return -1;
-            }
-            o->generate.json = o->json;
-            o->generate.batch_size = o->batch_size;
-            if (!train_check_generate(&o->generate, o->plan           ? "--plan"
-                                                    : o->print_config ? "--print-config"
-                                                    : o->evaluate     ? "--evaluate"
-                                                                      : NULL)) {
-                return DT_EXIT_USAGE;
-            }
-            if (o->generate.path != NULL) {
-                seed_draws(o);
-            }
-            const struct train_estimate *e = &o->estimate;
-            if (e->gpus > 0
-                    ? !o->plan || o->nproc > 0
-                    : e->gpu != NULL || e->gpus_per_node > 0 || e->disk_bytes_per_s > 0 || e->strategies != NULL) {
-                fprintf(
-                    stderr, "train: %s\n",
-                    e->gpus > 0
-                        ? "--gpus: only with --plan, and without --nproc"
-                        : "--gpu, --gpus_per_node, --disk, --strategy: only with --plan --gpus N (the strategy of a "
-                          "run: --mode NAME)");
-                return DT_EXIT_USAGE;
-            }
-            if ((o->nproc > 0 || (o->json && o->generate.path == NULL)) && !o->plan) {
-                fprintf(stderr, "train: %s\n",
-                        o->nproc > 0
-                            ? "--nproc: only with --plan; ranks are started by dtrun --nproc_per_node=N train job.json"
-                            : "--json: only with --plan or --generate");
-                return DT_EXIT_USAGE;
-            }
-            if (!o->job.path && o->generate.path == NULL) {
-                fprintf(stderr, "train: no job file%s; see train --help\n",
-                        o->evaluate ? ", which says what to evaluate (data.val); a run's folder has its job.json" : "");
-                return DT_EXIT_USAGE;
-            }
-            return -1;
-        case OPT_PLAN:
-            o->plan = true;
-            break;
-        case OPT_JSON:
-            o->json = true;
-            break;
-        case OPT_PRINT:
-            o->print_config = true;
-            break;
-        case OPT_FRESH:
-            o->job.fresh = true;
-            break;
         case OPT_CONFIG:
             add_config(o, optarg);
-            break;
-        case OPT_EXPLAIN:
-            o->question.explain = optarg;
-            break;
-        case OPT_CONVERT:
-            o->question.convert = optarg;
-            break;
-        case 'o':
-            o->question.output = optarg;
-            break;
-        case OPT_SET:
-            train_add_set(o, NULL, "", optarg);
-            break;
-        case OPT_MODE:
-            train_add_set(o, "--mode", "training.strategy", optarg);
-            break;
-        case OPT_OUTPUT:
-            train_add_set(o, "--output_dir", "output_dir", optarg);
-            break;
-        case OPT_SEED:
-            train_add_set(o, "--seed", "training.seed", optarg);
-            break;
-        case OPT_MODEL:
-            train_add_set(o, "--model_name", "model.name", optarg);
-            break;
-        case OPT_DEEPSPEED:
-            train_add_set(o, "--deepspeed", "deepspeed", optarg);
             break;
         case OPT_ACCEPT:
             add_accepted(o, optarg);
             break;
-        case OPT_EVALUATE:
-            o->evaluate = optarg;
-            break;
         case OPT_GENERATE:
         case OPT_CHAT:
             if (o->generate.path != NULL) {
-                fprintf(stderr, "train: --generate, --chat: one of them, once\n");
-                return DT_EXIT_USAGE;
+                return refuse("--generate, --chat: one of them, once");
             }
             o->generate.path = optarg;
             o->generate.chats = option == OPT_CHAT;
             break;
-        case OPT_SYSTEM:
-            o->generate.system = optarg;
-            break;
         case OPT_PROMPT:
         case OPT_PROMPT_IDS:
             train_add_prompt(&o->generate, option == OPT_PROMPT, optarg);
-            break;
-        case OPT_NEW_TOKENS:
-            train_add_set(o, "--max_new_tokens", "generation.max_new_tokens", optarg);
-            break;
-        case OPT_TEMPERATURE:
-            train_add_set(o, "--temperature", "generation.temperature", optarg);
             break;
         case OPT_BATCH_SIZE:
             if (!dt_parse_int64(optarg, &number) || number < 1 || number > 65536) {
@@ -443,58 +480,16 @@ int train_read_options(struct train_options *o, int argc, char **argv)
             }
             o->batch_size = number;
             break;
-        case OPT_EMBED:
-            o->embed.path = optarg;
-            break;
-        case OPT_TEXTS:
-            o->embed.texts = optarg;
-            break;
-        case OPT_POOLING:
-            o->embed.pooling = optarg;
-            break;
-        case OPT_NORMALIZE:
-            o->embed.normalize = true;
-            break;
-        case OPT_NPROC:
-            if (!read_ranks("--nproc", &o->nproc)) {
-                return DT_EXIT_USAGE;
-            }
-            break;
-        case OPT_GPUS:
-            if (!read_ranks("--gpus", &o->estimate.gpus)) {
-                return DT_EXIT_USAGE;
-            }
-            break;
-        case OPT_GPUS_PER_NODE:
-            if (!read_ranks("--gpus_per_node", &o->estimate.gpus_per_node)) {
-                return DT_EXIT_USAGE;
-            }
-            break;
         case OPT_DISK:
             if (!dt_parse_bytes(optarg, &o->estimate.disk_bytes_per_s)) {
                 fprintf(stderr, "train: --disk: %s: give bytes per second, such as 12GB\n", optarg);
                 return DT_EXIT_USAGE;
             }
             break;
-        case OPT_GPU:
-            o->estimate.gpu = optarg;
-            break;
-        case OPT_STRATEGY:
-            o->estimate.strategies = optarg;
-            break;
-        case OPT_LIST:
-            o->question.list_strategies = true;
-            break;
         case OPT_MODELS:
-            preset_list(&text);
-            fputs(dt_text_str(&text), stdout);
-            dt_text_clear(&text);
-            return DT_EXIT_DONE;
+            return print(preset_list);
         case OPT_SCHEMA:
-            job_schema(&text);
-            fputs(dt_text_str(&text), stdout);
-            dt_text_clear(&text);
-            return DT_EXIT_DONE;
+            return print(job_schema);
         case 'h':
         case OPT_HELP:
             fputs(usage, stdout);
