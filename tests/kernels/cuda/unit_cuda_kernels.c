@@ -4,7 +4,7 @@
  * threads): every case of the CPU's kernels and the shapes at which the GPU's change their way,
  * in F32, BF16 and F16, against the twins; the same bits in every schedule; the CPU's bits where they
  * are
- * promised; nothing written beside a buffer; bad targets.   run: timeout 600 */
+ * promised; nothing written beside a buffer; bad targets.   run: timeout 1200 */
 #include "kernels/cuda/cuda.h"
 #include "kernels/exact.h"
 #include "tests/lib/kernel_cases.h"

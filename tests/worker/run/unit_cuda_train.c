@@ -1,5 +1,5 @@
 /* covers: worker/run kernels/cuda */
-/* run: computes */
+/* run: computes   run: timeout 400 */
 /* Whole training runs of one rank on the device "cuda", on the software GPU or a real one:
  * losses stay with those of the CPU, strategies have the same bits, a run that was stopped ends
  * as the undisturbed one does. Several ranks are processes (tests/worker/run/story_softgpu.py):
