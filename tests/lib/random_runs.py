@@ -46,7 +46,7 @@ class Outcome:
             self.broken = "hangs"
         elif code == 0:
             self.read(out)
-        elif code == 128 + signal.SIGTERM and stopped:
+        elif code in (128 + signal.SIGTERM, -signal.SIGTERM) and stopped:
             self.code = 75  # before it began
         elif code < 0 or code >= 126 or code not in (1, 2, 75, 100, 111):
             self.broken = f"exit code {code}"

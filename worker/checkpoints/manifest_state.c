@@ -60,6 +60,9 @@ static void put_outliers(struct dt_text *out, const struct outlier_steps *x)
 {
     if (x->kept > 0) {
         dt_text_printf(out, ",\n\"outliers\":{\"count\":%" PRId64, x->count);
+        if (x->skipped > 0) {
+            dt_text_printf(out, ",\"skipped\":%" PRId64, x->skipped);
+        }
         put_values(out, ",\"loss\":[", x->loss, x->kept);
         put_values(out, "],\"norm\":[", x->norm, x->kept);
         dt_text_puts(out, "]}");
@@ -332,7 +335,8 @@ static int read_outliers(struct manifest *m, const cJSON *root, struct dt_error 
     if (item == NULL) {
         return 0;
     }
-    if (manifest_read_count(item, "count", &x->count, err) != 0) {
+    if (manifest_read_count(item, "count", &x->count, err) != 0 ||
+        (cJSON_HasObjectItem(item, "skipped") && manifest_read_count(item, "skipped", &x->skipped, err) != 0)) {
         return dt_wrap(err, "outliers");
     }
     x->kept = cJSON_GetArraySize(loss);

@@ -68,7 +68,11 @@ enum outlier outliers_judge(struct outliers *o, double loss, double norm, double
 
 struct outlier_steps outliers_steps(const struct outliers *o)
 {
-    return (struct outlier_steps){o->count, o->count < o->window ? o->count : o->window, o->loss, o->norm};
+    return (struct outlier_steps){.count = o->count,
+                                  .kept = o->count < o->window ? o->count : o->window,
+                                  .skipped = o->skipped,
+                                  .loss = o->loss,
+                                  .norm = o->norm};
 }
 
 void outliers_resume(struct outliers *o, const struct outlier_steps *from)
@@ -76,6 +80,7 @@ void outliers_resume(struct outliers *o, const struct outlier_steps *from)
     int64_t n = from->kept < o->window ? from->kept : o->window;
     /* of the same window each step has its old place, so that sums are added up in the same order */
     o->count = from->kept == o->window ? from->count : n;
+    o->skipped = from->skipped;
     for (int64_t i = 1; i <= n; i++) {
         o->loss[(o->count - i) % o->window] = from->loss[(from->count - i) % from->kept];
         o->norm[(o->count - i) % o->window] = from->norm[(from->count - i) % from->kept];

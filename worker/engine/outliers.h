@@ -10,6 +10,7 @@ enum outlier { OUTLIER_NONE, OUTLIER_LOSS_Z, OUTLIER_GRAD_Z, OUTLIER_LOSS_MEDIAN
 
 struct outliers {
     int64_t window, count;        /* window 0: nothing is judged; count: of all steps */
+    int64_t skipped;              /* of them: they stood out and changed nothing; the caller counts */
     double *loss, *norm, *sorted; /* of the last `window` steps, in turn; for a median */
     double skip_loss_z, skip_grad_z, guard_factor;
 };
@@ -17,7 +18,7 @@ struct outliers {
 /* The steps that are looked back at, as a checkpoint keeps them: as many of each as `kept`, the step number
  * count - 1 last, at place (count - 1) % kept. kept 0: none. */
 struct outlier_steps {
-    int64_t count, kept;
+    int64_t count, kept, skipped;
     const double *loss, *norm;
 };
 

@@ -49,7 +49,7 @@ struct report {
     int64_t blank_steps;   /* steps without any target since the start of the run */
     double loss_scale;     /* that the step was computed with; 1: none */
     int64_t skipped_steps; /* steps whose gradients were not finite with that scale, since the start of the run */
-    int64_t outlier_steps; /* steps that stood out and were skipped, in this round */
+    int64_t outlier_steps; /* steps that stood out and were skipped, since the start of the run */
     double loss, grad_norm, lr, step_s, tokens_per_s; /* NaN: a loss and a norm without targets */
     double data_wait_s;                               /* of step_s: this rank waited for its batches */
     double memory_bytes;                              /* in use; NaN: not logged, or another rank */

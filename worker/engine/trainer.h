@@ -29,7 +29,6 @@
 struct trainer_run {
     int64_t step, epoch, position, tokens, total_steps;
     int64_t blank_steps;   /* of the steps: without any target, so they changed nothing */
-    int64_t outlier_steps; /* of this round: they stood out and changed nothing */
     int64_t rollbacks;     /* of this round */
     bool goes_back;        /* the last step that was begun stood out: weights and state become the last checkpoint's */
     bool blank_rank_said;

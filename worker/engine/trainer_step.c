@@ -581,7 +581,7 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
     double now_s = dt_now_s();
     keep_pace(t, p->begin_s, p->data_s, now_s);
     say_blank(t, p);
-    t->run.outlier_steps += p->skipped;
+    t->stepper.outliers.skipped += p->skipped;
     *out = (struct trainer_result){.loss = r->valid_count > 0 && r->bad_rank < 0 ? r->loss : NAN,
                                    .loss_scale = p->loss_scale,
                                    .grad_norm = r->valid_count > 0 ? r->grad_norm : NAN,

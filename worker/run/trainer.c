@@ -74,7 +74,7 @@ static void report_step(struct trainer *t, const struct trainer_result *x)
     r.blank_steps = t->run.blank_steps;
     r.loss_scale = x->loss_scale;
     r.skipped_steps = t->run.scaler.skipped;
-    r.outlier_steps = t->run.outlier_steps;
+    r.outlier_steps = t->stepper.outliers.skipped;
     r.loss = x->loss;
     r.grad_norm = x->grad_norm;
     r.lr = x->lr;

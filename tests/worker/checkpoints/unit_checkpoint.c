@@ -82,7 +82,7 @@ static struct checkpoint_state state_at(int64_t step, int ranks, int round)
         .seed = 42,
         .data_hash = 0xfedcba9876543210ull,
         .horizon = {.of = {16, 2}, .samples = 9600, .base = -32, .rows = 3700, .max_steps = 400, .end = 12800},
-        .outliers = {.count = 7, .kept = 3, .loss = last_losses, .norm = last_norms},
+        .outliers = {.count = 7, .kept = 3, .skipped = 2, .loss = last_losses, .norm = last_norms},
         .stopper = {.checks = 4, .step = 290, .bad = 2, .best = 2.5, .value = 1.0 / 7, .reason = STOP_PATIENCE},
         .blank_steps = ranks > 1 ? 3 : 0,
         .best = {.seen = 290, .count = 2, .item = {{200, 1.0 / 3}, {290, NAN}}},
@@ -190,6 +190,7 @@ static void any_ranks_write_anyone_reads(void **unused)
         assert_int_equal(s->blank_steps, ranks > 1 ? 3 : 0);
         assert_int_equal(s->outliers.count, 7);
         assert_int_equal(s->outliers.kept, 3);
+        assert_int_equal(s->outliers.skipped, 2);
         assert_true(s->outliers.loss[0] == 1.0 / 3 && s->outliers.loss[2] == 1e-30 && s->outliers.norm[1] == 1e9);
         assert_true(s->stopper.value == 1.0 / 7);
         assert_int_equal(s->stopper.checks, 4);
