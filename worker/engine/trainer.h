@@ -28,9 +28,9 @@
 /* The run's place: steps whose results are known, and the last step. trainer.c */
 struct trainer_run {
     int64_t step, epoch, position, tokens, total_steps;
-    int64_t blank_steps;   /* of the steps: without any target, so they changed nothing */
-    int64_t rollbacks;     /* of this round */
-    bool goes_back;        /* the last step that was begun stood out: weights and state become the last checkpoint's */
+    int64_t blank_steps; /* of the steps: without any target, so they changed nothing */
+    int64_t rollbacks;   /* of this round */
+    bool goes_back;      /* the last step that was begun stood out: weights and state become the last checkpoint's */
     bool blank_rank_said;
     int64_t replicas_step; /* the last one at which replicas were compared in this round */
     /* The learning rate as it would be now if nothing had changed when the run went on. */
