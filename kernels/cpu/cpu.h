@@ -18,7 +18,7 @@ struct dt_pool *dt_cpu_pool(struct dt_stream *s);
 
 /* Memory of the calling thread for one kernel call, 64-byte aligned, not cleared; grows and is
  * kept. Slots are independent. */
-enum dt_work { DT_WORK_KERNEL, DT_WORK_MATMUL, DT_WORK_TRANSPOSE, DT_WORK_ROWS, DT_WORK_COUNT };
+enum dt_work { DT_WORK_KERNEL, DT_WORK_MATMUL, DT_WORK_ROWS, DT_WORK_COUNT };
 void *dt_cpu_work(enum dt_work slot, size_t size_bytes);
 
 /* One slice of an optimizer's call. */
@@ -61,13 +61,9 @@ struct dt_gemm_half {
     bool accumulate, c_is_f32;
     enum dt_dtype type; /* BF16 or F16 */
 };
-/* onednn.c: by oneDNN, in the calling thread. */
-void dt_onednn_gemm(const struct dt_gemm *g);
-/* The same for BF16. False: oneDNN has no such product here, and nothing was computed. */
+/* onednn.c: BF16 by oneDNN, in the calling thread. False: oneDNN has no such product here, and nothing
+ * was computed. The number of rows may change an element's bits. */
 bool dt_onednn_gemm_bf16(const struct dt_gemm_half *g);
-/* True if the number of rows changes the bits of an F32 element. With AVX2 it does: oneDNN sums a
- * matrix of many rows in another order than slices of it. In BF16 it may always. */
-bool dt_onednn_rows_change_bits(void);
 typedef void dt_gemm_f32(const struct dt_gemm *g);
 /* matmul_half.c: block by block as floats, by an F32 product; or by oneDNN's BF16 product where that
  * is faster on this CPU. F16 is always computed as floats. */
@@ -75,7 +71,7 @@ void dt_gemm_half_floats(const struct dt_gemm_half *g, dt_gemm_f32 *f32);
 void dt_gemm_bf16_faster(const struct dt_gemm_half *g, dt_gemm_f32 *f32);
 /* Chooses between the two once: by DTRUN_BF16=onednn|f32, otherwise by measuring. DT_INVALID:
  * DTRUN_BF16 has another value. */
-int dt_gemm_bf16_choose(struct dt_error *err);
+int dt_gemm_bf16_choose(dt_gemm_f32 *f32, struct dt_error *err);
 /* After the choice: true if dt_gemm_bf16_faster computes by oneDNN. */
 bool dt_gemm_bf16_is_onednn(void);
 /* Our own product (kernels/cpu/isa/gemm.c) for any CPU, in the calling thread. An element's bits do
@@ -85,8 +81,6 @@ void dt_gemm_plain(const struct dt_gemm *g);
 struct dt_gemm_engine {
     dt_gemm_f32 *f32;
     void (*half)(const struct dt_gemm_half *g, dt_gemm_f32 *f32);
-    bool (*rows_change_bits)(void); /* about F32, in 16 bits they may always; null: they do not */
-    bool whole_transposed;          /* loses nothing if a transposed `a` is as large as it likes */
 };
 /* matmul.c: the row `matmul` by an engine, which must live until the product is computed. */
 void dt_matmul_by(struct dt_stream *s, const struct dt_matmul_args *a, const struct dt_gemm_engine *e);

@@ -1,8 +1,7 @@
 /* The row `matmul`. The rows of c are cut into slices, which the pool's threads take one by one.
- * One thread computes a slice, by oneDNN or by our own plain product. A thread that works alone
- * takes all rows as one slice, which saves 5 % of wide products, and several take two slices each. They do
- * not when the number of rows changes the order of an element's sum (test_kernels compares the bits). If
- * there are fewer slices than threads, our own product cuts the columns. */
+ * One thread computes a slice, by our own product, in BF16 also by oneDNN. A thread that works alone
+ * takes all rows as one slice, which saves 5 % of wide products, and several take two slices each. In 16
+ * bits all slices are short. If there are fewer slices than threads, our own product cuts the columns. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pool.h"
 
@@ -123,7 +122,7 @@ struct call {
 /* True if an element's bits do not depend on the number of columns: those of our own products. */
 static bool columns_keep_bits(const struct dt_gemm_engine *e, enum dt_dtype type)
 {
-    return e->f32 != dt_onednn_gemm && !(type == DT_BF16 && e->half == dt_gemm_bf16_faster && dt_gemm_bf16_is_onednn());
+    return type != DT_BF16 || e->half != dt_gemm_bf16_faster || !dt_gemm_bf16_is_onednn();
 }
 
 static int run(struct dt_stream *s, void *args, struct dt_error *err)
@@ -135,7 +134,7 @@ static int run(struct dt_stream *s, void *args, struct dt_error *err)
     if (a->type != DT_F32 && !(half && (a->c_type == DT_F32 || a->c_type == a->type))) {
         return dt_fail(err, DT_INTERNAL, "matmul: type %s is not made", dt_dtype_name(half ? a->c_type : a->type));
     }
-    if (a->type == DT_BF16 && e->half == dt_gemm_bf16_faster && dt_gemm_bf16_choose(err) != 0) {
+    if (a->type == DT_BF16 && e->half == dt_gemm_bf16_faster && dt_gemm_bf16_choose(e->f32, err) != 0) {
         return -1;
     }
     int64_t lda = a->lda != 0 ? a->lda : a->a_transposed ? a->m : a->k;
@@ -150,12 +149,9 @@ static int run(struct dt_stream *s, void *args, struct dt_error *err)
     if (a->m <= 0 || a->n <= 0) {
         return 0;
     }
-    /* oneDNN's transposed `a` is transposed slice by slice, so that a slice stays in the cache. */
-    bool free_rows =
-        (!a->a_transposed || e->whole_transposed) && !half && (e->rows_change_bits == NULL || !e->rows_change_bits());
     int64_t threads = dt_pool_size(dt_cpu_pool(s)), most = half && a->a_transposed ? SLICE_ROWS / 2 : SLICE_ROWS,
-            count = threads == 1 && free_rows ? 1 : (a->m + most - 1) / most;
-    if (free_rows && count > 2 * threads) { /* each slice packs b anew */
+            count = threads == 1 && !half ? 1 : (a->m + most - 1) / most;
+    if (!half && count > 2 * threads) { /* each slice packs b anew */
         count = 2 * threads;
     }
     x.rows = ((a->m + count - 1) / count + 63) / 64 * 64;

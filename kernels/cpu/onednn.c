@@ -1,5 +1,5 @@
-/* The only file that uses oneDNN, versions 2 and 3: products of F32 and of BF16 matrices in the
- * calling thread. */
+/* The only file that uses oneDNN, versions 2 and 3: products of BF16 matrices in the calling
+ * thread. */
 #include "kernels/cpu/cpu.h"
 
 #include <dlfcn.h>
@@ -23,42 +23,6 @@ static void use_one_thread(void)
     if (set != NULL) {
         set(1);
     }
-}
-
-static int64_t at_least(int64_t x, int64_t least)
-{
-    return x > least ? x : least;
-}
-
-/* oneDNN loses a fifth of its speed if `a` is transposed and b is not. So transpose `a` into work
- * memory first. A matrix of one row has any distance between its rows; oneDNN refuses one that is
- * less than a row's length. */
-void dt_onednn_gemm(const struct dt_gemm *g)
-{
-    use_one_thread();
-    const float *a = g->a;
-    int64_t lda = at_least(g->a_row, g->k);
-    if (g->a_col != 1) {
-        float *straight = dt_cpu_work(DT_WORK_TRANSPOSE, (size_t)(g->m * g->k) * sizeof(float));
-        dt_transpose(straight, g->k, a, g->a_col, g->k, g->m);
-        a = straight;
-        lda = g->k;
-    }
-    for (int64_t i = 0; g->bias != NULL && i < g->m; i++) {
-        memcpy(g->c + i * g->ldc, g->bias, (size_t)g->n * sizeof(float));
-    }
-    bool transposed_b = g->b_col != 1;
-    float beta = g->accumulate || g->bias != NULL ? 1.0F : 0.0F;
-    int64_t ldb = transposed_b ? at_least(g->b_col, g->k) : at_least(g->b_row, g->n);
-    if (dnnl_sgemm('N', transposed_b ? 'T' : 'N', g->m, g->n, g->k, 1.0F, a, lda, g->b, ldb, beta, g->c, g->ldc) !=
-        dnnl_success) {
-        dt_gemm_plain(g);
-    }
-}
-
-bool dt_onednn_rows_change_bits(void)
-{
-    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) != dnnl_cpu_isa_avx512_core;
 }
 
 /* ---- BF16: a primitive per shape, compiled at its first use and kept ---- */

@@ -8,6 +8,8 @@
 #if VEC == 16
 #define ROWS 8
 #define WIDTH 3 /* vectors; 24 of 32 registers hold sums */
+#define KC 384  /* a panel comes from the L2 cache, which costs less than adding to c more often */
+#define COPIES false
 #elif VEC == 8
 #define ROWS 4
 #define WIDTH 3 /* vectors; 12 of 16 registers hold sums */
@@ -18,6 +20,9 @@
 #endif
 #ifndef KC
 #define KC 192 /* a panel of KC rows fits the L1 cache */
+#endif
+#ifndef COPIES
+#define COPIES true
 #endif
 #define PANEL (WIDTH * VEC)
 _Static_assert(PANEL == DT_PANEL, "the panel that others count on");
@@ -506,7 +511,8 @@ void ISA_BASE(dt_gemm)(const struct dt_gemm *g)
         for (int64_t l0 = 0; l0 < g->k; l0 += depth) {
             for (int64_t i = 0; i < g->m; i += MC) {
                 for (int64_t l = l0; l < min64(g->k, l0 + depth); l += step) {
-                    struct block x = block_of(g, i, l, min64(step, g->k - l), j1 - j0 > NARROW, room);
+                    bool copies = COPIES && j1 - j0 > NARROW;
+                    struct block x = block_of(g, i, l, min64(step, g->k - l), copies, room);
                     for (int64_t j = j0; j < j1; j += PANEL) {
                         float *panel = once ? packed : packed + (l - l0) * columns + (j - j0) * x.kc;
                         if (i == 0) {
@@ -537,17 +543,14 @@ void ISA_BASE(dt_gemm_packed)(const struct dt_gemm *g, const float *packed, int6
     }
 }
 
-/* The row `matmul`. With AVX2 the product above is faster than oneDNN's, most where `a` is transposed
- * (docs/benchmarks.md). With AVX-512 the two have not been compared. */
+/* The row `matmul`. The product above is about as fast as oneDNN's (docs/benchmarks.md), faster where `a` is
+ * transposed, and an element's bits do not depend on how many rows a slice has. */
 void ISA(dt_matmul)(struct dt_stream *s, const struct dt_matmul_args *a)
 {
-#if VEC == 16
-    static const struct dt_gemm_engine engine = {dt_onednn_gemm, dt_gemm_bf16_faster, dt_onednn_rows_change_bits,
-                                                 false};
-#elif VEC == 8
-    static const struct dt_gemm_engine engine = {ISA_BASE(dt_gemm), dt_gemm_bf16_faster, NULL, true};
+#if VEC >= 8
+    static const struct dt_gemm_engine engine = {ISA_BASE(dt_gemm), dt_gemm_bf16_faster};
 #else
-    static const struct dt_gemm_engine engine = {ISA_BASE(dt_gemm), dt_gemm_half_floats, NULL, true};
+    static const struct dt_gemm_engine engine = {ISA_BASE(dt_gemm), dt_gemm_half_floats};
 #endif
     dt_matmul_by(s, a, &engine);
 }
