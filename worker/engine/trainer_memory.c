@@ -367,11 +367,13 @@ static bool wait_for_memory(const struct world *w, const char *name, double need
     return true;
 }
 
-/* Memory of this process that is resident now. */
+/* Memory of this process that is resident now. A page that several processes have counts in equal parts: the
+ * ranks of a host read each other's gradients where they lie. */
 static double resident_bytes(void)
 {
     struct dt_proc_look look;
-    return dt_proc_look(getpid(), &look) ? look.resident_bytes : 0;
+    double parts = dt_proc_number("/proc/self/smaps_rollup", "Pss:");
+    return parts >= 0 ? parts : dt_proc_look(getpid(), &look) ? look.resident_bytes : 0;
 }
 
 int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *err)
