@@ -372,8 +372,10 @@ static bool wait_for_memory(const struct world *w, const char *name, double need
 static double resident_bytes(void)
 {
     struct dt_proc_look look;
-    double parts = dt_proc_number("/proc/self/smaps_rollup", "Pss:");
-    return parts >= 0 ? parts : dt_proc_look(getpid(), &look) ? look.resident_bytes : 0;
+    char text[512]; /* no allocation: a step makes none */
+    dt_proc_read("/proc/self/smaps_rollup", text, sizeof text);
+    const char *parts = strstr(text, "\nPss:");
+    return parts != NULL ? 1024 * strtod(parts + 5, NULL) : dt_proc_look(getpid(), &look) ? look.resident_bytes : 0;
 }
 
 int trainer_check_device(struct trainer *t, struct world *w, struct dt_error *err)
