@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FILE_BYTES = 4 << 20, VALUES_MAX = 20000 };
-
 /* Where the entries of one tree come from. */
 struct source {
     const char *file;           /* its path; null for --set */
@@ -125,30 +123,12 @@ static void destroy(struct dt_config *c)
     free(c);
 }
 
-/* The tree of a text, whose places go to `scan`; null with an error. */
-static cJSON *parse(const char *file, const char *text, size_t size, struct dt_scan *scan, struct dt_error *err)
-{
-    if (dt_yaml_is_name(file)) {
-        return dt_yaml_parse(text, size, file, VALUES_MAX, scan, err);
-    }
-    if (dt_scan(text, size, file, scan, err) != 0) {
-        return NULL;
-    }
-    if (scan->count > VALUES_MAX) { /* before memory is spent on them */
-        (void)dt_fail(err, DT_INVALID, "%s: %zu values; a configuration has at most %d", file, scan->count, VALUES_MAX);
-        return NULL;
-    }
-    cJSON *tree = cJSON_ParseWithLength(text, size);
-    dt_scan_numbers(tree, text, size);
-    return tree;
-}
-
 /* Adds the members of a text under `section` ("": at the top). */
 static int add_text(struct dt_config *c, const char *file, const char *text, size_t size, const char *section,
                     struct dt_error *err)
 {
     struct dt_scan scan = {0};
-    cJSON *tree = parse(file, text, size, &scan, err);
+    cJSON *tree = config_parse(file, text, size, &scan, err);
     int result = tree != NULL ? 0 : -1;
     if (tree != NULL && !cJSON_IsObject(tree)) {
         result = dt_fail(err, DT_INVALID, "%s:%u:%u: expected an object, %s", file, scan.places[0].line,
@@ -182,27 +162,12 @@ int dt_config_open_text(struct dt_config **out, const char *path, const char *te
     return 0;
 }
 
-static int read_file(const char *path, bool relaxed, struct dt_text *text, struct dt_error *err)
-{
-    if (!relaxed || dt_yaml_is_name(path)) {
-        return dt_file_read(path, FILE_BYTES, text, err);
-    }
-    struct dt_text raw;
-    dt_text_init(&raw);
-    int result = dt_file_read(path, FILE_BYTES, &raw, err);
-    if (result == 0) {
-        dt_scan_relax(dt_text_str(&raw), raw.size, text);
-    }
-    dt_text_clear(&raw);
-    return result;
-}
-
 static int open_file(struct dt_config **out, const char *path, bool relaxed, struct dt_arena *arena,
                      struct dt_error *err)
 {
     struct dt_text text;
     dt_text_init(&text);
-    int result = read_file(path, relaxed, &text, err);
+    int result = config_read_file(path, relaxed, &text, err);
     if (result == 0) {
         result = dt_config_open_text(out, path, dt_text_str(&text), text.size, arena, err);
     }
@@ -224,7 +189,7 @@ static int include(struct dt_config *c, const char *section, const char *file, s
 {
     struct dt_text text;
     dt_text_init(&text);
-    int result = read_file(file, true, &text, err);
+    int result = config_read_file(file, true, &text, err);
     if (result == 0) {
         result = add_text(c, file, dt_text_str(&text), text.size, section, err);
     }

@@ -68,6 +68,12 @@ void config_find_unknown(struct dt_config *c);
 void config_add_double(double v, struct dt_text *out);
 /* A value as dt_value_show writes it. The text is in the arena. */
 const char *config_shown(const cJSON *value, struct dt_arena *arena);
+struct dt_scan;
+/* config_parse.c: a file of at most 4 MiB. relaxed: comments and commas before closing brackets are blanks in
+ * `text`. YAML stays as it is. */
+int config_read_file(const char *path, bool relaxed, struct dt_text *text, struct dt_error *err);
+/* The tree of a text, at most 20000 values, whose places go to `scan`. The caller deletes it. Null: an error. */
+cJSON *config_parse(const char *file, const char *text, size_t size, struct dt_scan *scan, struct dt_error *err);
 /* config_sets.c: a value of DT_RULE_SETS. parse: as dt_value_parse; fault: as dt_value_fault. */
 bool config_parse_sets(const cJSON *value, struct dt_arena *arena, struct dt_sets *out);
 const char *config_sets_fault(const cJSON *value, struct dt_arena *arena);

@@ -1,4 +1,4 @@
-/* covers: base/config.c base/config_schema.c base/config_unknown.c base/config_value.c base/config_format.c */
+/* covers: base/config.c base/config_parse.c base/config_schema.c base/config_unknown.c base/config_value.c base/config_format.c */
 /* Field tables: every rule, defaults, --set, places, unknown keys, all problems at once, formats
  * and schema. */
 #include "base/config.h"
