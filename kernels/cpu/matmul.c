@@ -1,7 +1,8 @@
 /* The row `matmul`. The rows of c are cut into slices, which the pool's threads take one by one.
  * One thread computes a slice, by our own product, in BF16 also by oneDNN. A thread that works alone
  * takes all rows as one slice, which saves 5 % of wide products, and several take two slices each. In 16
- * bits all slices are short. If there are fewer slices than threads, our own product cuts the columns. */
+ * bits all slices are short: oneDNN's bits may depend on the number of rows. If there are fewer slices
+ * than threads, our own product cuts the columns. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pool.h"
 

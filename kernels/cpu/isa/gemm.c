@@ -7,9 +7,9 @@
 
 #if VEC == 16
 #define ROWS 8
-#define WIDTH 3 /* vectors; 24 of 32 registers hold sums */
-#define KC 384  /* a panel comes from the L2 cache, which costs less than adding to c more often */
-#define COPIES false
+#define WIDTH 3          /* vectors; 24 of 32 registers hold sums */
+#define KC 384           /* a panel comes from the L2 cache, which costs less than adding to c more often */
+#define NARROW INT64_MAX /* a is not copied, which never gained here */
 #elif VEC == 8
 #define ROWS 4
 #define WIDTH 3 /* vectors; 12 of 16 registers hold sums */
@@ -21,17 +21,16 @@
 #ifndef KC
 #define KC 192 /* a panel of KC rows fits the L1 cache */
 #endif
-#ifndef COPIES
-#define COPIES true
-#endif
 #define PANEL (WIDTH * VEC)
 _Static_assert(PANEL == DT_PANEL, "the panel that others count on");
 #define MC 256               /* rows of a that stay in the L2 cache, KC columns of them */
 #define PACKED_MAX (1 << 20) /* floats of packed b, roughly */
 #define WIDE (42 * PANEL)    /* columns of b that are packed at least, where b has them */
-#define NARROW (4 * PANEL)   /* so few columns cost less than copying a */
-#define FEW 8                /* so few rows cost less than packing all of b */
-#define COLUMNS 1024         /* columns whose sums of few rows stay in the L1 cache */
+#ifndef NARROW
+#define NARROW (4 * PANEL) /* so few columns cost less than copying a */
+#endif
+#define FEW 8        /* so few rows cost less than packing all of b */
+#define COLUMNS 1024 /* columns whose sums of few rows stay in the L1 cache */
 
 /* Where and how a tile's sums are stored. */
 struct finish {
@@ -511,8 +510,7 @@ void ISA_BASE(dt_gemm)(const struct dt_gemm *g)
         for (int64_t l0 = 0; l0 < g->k; l0 += depth) {
             for (int64_t i = 0; i < g->m; i += MC) {
                 for (int64_t l = l0; l < min64(g->k, l0 + depth); l += step) {
-                    bool copies = COPIES && j1 - j0 > NARROW;
-                    struct block x = block_of(g, i, l, min64(step, g->k - l), copies, room);
+                    struct block x = block_of(g, i, l, min64(step, g->k - l), j1 - j0 > NARROW, room);
                     for (int64_t j = j0; j < j1; j += PANEL) {
                         float *panel = once ? packed : packed + (l - l0) * columns + (j - j0) * x.kc;
                         if (i == 0) {
