@@ -222,7 +222,7 @@ def test_planned_activations(place, level, width):
 
 
 def memory_of(folder, job, ranks, row, more):
-    """Rank 0's, in use and as planned, which differ by a twentieth at most, and work memory of products and stacks."""
+    """Bytes that rank 0 has in use. The plan's differ by a twentieth at most, and by work memory of products and stacks."""
     out = folder / f"memory-{ranks}-{row}-{len(more)}"
     finished(job, out, ranks, row, ["model.n_layer=8", "model.n_embd=256", "model.n_head=4", "training.max_steps=3", "training.eval_every_n_steps=0", *more])
     memory = [e for e in map(json.loads, open(out / "events.jsonl")) if e["event"] == "memory"]
