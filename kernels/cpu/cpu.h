@@ -64,6 +64,8 @@ struct dt_gemm_half {
 /* onednn.c: BF16 by oneDNN, in the calling thread. False: oneDNN has no such product here, and nothing
  * was computed. The number of rows may change an element's bits. */
 bool dt_onednn_gemm_bf16(const struct dt_gemm_half *g);
+/* True if this CPU has dot products of BF16 that oneDNN uses. */
+bool dt_onednn_has_bf16(void);
 typedef void dt_gemm_f32(const struct dt_gemm *g);
 /* matmul_half.c: block by block as floats, by an F32 product; or by oneDNN's BF16 product where that
  * is faster on this CPU. F16 is always computed as floats. */

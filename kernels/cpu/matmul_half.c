@@ -1,15 +1,15 @@
 /* Products of BF16 and F16 matrices in the calling thread: as floats, block by block, by the F32
- * product, or BF16 by oneDNN. The first use measures which one is faster on this CPU. CPU flags do not tell that:
- * a CPU may have the BF16 dot product and execute it slower than fma. The two differ by a factor of
- * two or more on every CPU tried so far, so all processes of a host choose the same. DTRUN_BF16
- * sets the choice where hosts differ. */
-#include "base/clock.h"
+ * product, or BF16 by oneDNN where the CPU has dot products of BF16. A CPU may have them and execute them
+ * slower than fma, so the first use measures both. All ranks of a job must choose the same, or their bits
+ * differ: time is that of the thread, and oneDNN stays unless it is clearly slower. The two differ by a
+ * factor of 1.7 or more on every CPU tried so far. DTRUN_BF16 sets the choice where hosts differ. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/half.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- as floats ---- */
 
@@ -86,11 +86,19 @@ void dt_gemm_half_floats(const struct dt_gemm_half *g, dt_gemm_f32 *f32)
 /* ---- the choice ---- */
 
 #define TRIALS 5
+#define CLEARLY 1.3
 
 static dt_gemm_f32 *_Atomic measured_f32; /* one for each process: that of its instruction set */
 static bool library_is_faster;
 static struct dt_error choice_error; /* status DT_OK: no error */
 static pthread_once_t choice_once = PTHREAD_ONCE_INIT;
+
+static double thread_s(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 
 /* Times both in turns on a product of 50 MFLOP. Takes the best time of each, so that a disturbed
  * round does not count. This takes a few milliseconds. */
@@ -119,17 +127,17 @@ static void measure(void)
     double best[2] = {1e9, 1e9};
     bool works = true;
     for (int i = 0; i <= TRIALS && works; i++) { /* round 0 does not count: oneDNN compiles then */
-        double begin_s = dt_now_s();
+        double begin_s = thread_s();
         works = dt_onednn_gemm_bf16(&g);
-        double middle_s = dt_now_s();
+        double middle_s = thread_s();
         dt_gemm_half_floats(&g, measured_f32);
-        double end_s = dt_now_s();
+        double end_s = thread_s();
         if (i > 0) {
             best[0] = middle_s - begin_s < best[0] ? middle_s - begin_s : best[0];
             best[1] = end_s - middle_s < best[1] ? end_s - middle_s : best[1];
         }
     }
-    library_is_faster = works && best[0] < best[1];
+    library_is_faster = works && best[0] < CLEARLY * best[1];
     free(x);
 }
 
@@ -137,7 +145,9 @@ static void choose(void)
 {
     const char *wanted = getenv("DTRUN_BF16");
     if (wanted == NULL || *wanted == '\0') {
-        measure();
+        if (dt_onednn_has_bf16()) {
+            measure();
+        }
     } else if (strcmp(wanted, "onednn") == 0) {
         library_is_faster = true;
     } else if (strcmp(wanted, "f32") != 0) {
