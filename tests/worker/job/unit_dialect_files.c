@@ -56,7 +56,8 @@ static void test_deepspeed(void **state)
         "1}},"
         "\n \"compression_training\": {\"a\": {\"b\": {\"enabled\": true}}}, \"tensor_parallel\": {\"autotp_size\": "
         "2},\n"
-        " \"prescale_gradients\": true, \"amp\": {\"enabled\": true, \"opt_level\": \"O3\"}}",
+        " \"prescale_gradients\": true, \"amp\": {\"enabled\": true, \"opt_level\": \"O3\"},\n"
+        " \"torch_autocast\": {\"enabled\": true, \"dtype\": \"float32\"}}",
         1,
         "ds.json:2:2: Steps_per_print: unknown key; did you mean steps_per_print?\n"
         "ds.json:2:24: zero-optimization: unknown key; did you mean zero_optimization?\n"
@@ -69,7 +70,8 @@ static void test_deepspeed(void **state)
         "ds.json:4:2: compression_training: beyond scope: models are not compressed while they train; remove it\n"
         "ds.json:4:59: tensor_parallel: beyond scope: a layer is not split over ranks; write autotp_size 1, stage 3 "
         "shards its weights\n"
-        "ds.json:5:30: amp: opt_level O3 has no fp32 masters; write O1 or O2\n");
+        "ds.json:5:30: amp: opt_level O3 has no fp32 masters; write O1 or O2\n"
+        "ds.json:6:38: torch_autocast.dtype: is \"float32\"; give bfloat16 or float16\n");
     refused(
         "ds.json",
         "{\"zero_optimization\": {\"stage\": 3, \"stage3_max_reuse_distance\": 1, \"max_reuse_distance\": 2}, "

@@ -633,7 +633,7 @@ static void test_docs(void **state)
     }
 }
 
-/* Every key of DeepSpeed's documents has an outcome, and the page says how many have which. */
+/* Every key of DeepSpeed's documents has an outcome and explains itself, and the page says how many have which. */
 static void test_documented_keys(void **state)
 {
     (void)state;
@@ -659,9 +659,13 @@ static void test_documented_keys(void **state)
         if (inside && r->how != DIALECT_INERT && r->how != DIALECT_REFUSE && r->how != DIALECT_FUNCTION) {
             fail_msg("%s stands below %s, which is no block", key, r->from);
         }
+        if (!dialects_explain(key, &now)) {
+            fail_msg("%s", now.data);
+        }
         counts[dialect_outcome(r)]++;
         all++;
     }
+    dt_text_clear(&now);
     dt_text_printf(&said, "Of DeepSpeed's %d documented keys %d are done, %d have no effect, %d are refused.", all,
                    counts[OUTCOME_DONE], counts[OUTCOME_NO_EFFECT], counts[OUTCOME_REFUSED]);
     const char *from = strstr(page.data, "Of DeepSpeed's ");

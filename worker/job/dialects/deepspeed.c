@@ -241,14 +241,18 @@ static void autocast(struct dialect_use *u, const struct dialect_rule *r, const 
 {
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(value, "dtype"),
                 *modules = cJSON_GetObjectItemCaseSensitive(value, "lower_precision_safe_modules");
-    const char *word = cJSON_IsString(type) ? type->valuestring : "bfloat16";
+    const char *word = type == NULL ? "bfloat16" : cJSON_IsString(type) ? type->valuestring : "";
     if (!cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(value, "enabled"))) {
         return;
     }
     if (modules != NULL) {
         dialect_inert(u, path, "lower_precision_safe_modules");
     }
-    dialect_give(u, path, r->to, cJSON_CreateString(strstr(word, "bf") != NULL ? "bf16-mixed" : "16-mixed"));
+    if (strcmp(word, "bfloat16") == 0 || strcmp(word, "float16") == 0) {
+        dialect_give(u, path, r->to, cJSON_CreateString(*word == 'b' ? "bf16-mixed" : "16-mixed"));
+    } else {
+        dialect_wrong(u, dialect_path(u, "torch_autocast.dtype"), "bfloat16 or float16");
+    }
 }
 
 /* Sums are taken first, so the divisions before them are the same to the last bit but one. */

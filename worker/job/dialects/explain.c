@@ -214,7 +214,7 @@ static void explain_below(struct search *s, const struct dialect *d)
 {
     const struct dialect_rule *r = dialect_rule_of(d, s->key);
     bool whole = r != NULL && (r->how == DIALECT_INERT || r->how == DIALECT_SILENT || r->how == DIALECT_REFUSE ||
-                               (d->lenient && r->how == DIALECT_FUNCTION && r->to == NULL));
+                               (r->how == DIALECT_FUNCTION && d->lenient));
     if (whole) {
         s->found = true;
         say_rule(s, d, r);
