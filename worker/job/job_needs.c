@@ -266,6 +266,11 @@ static bool draws(const struct job *job)
     return job->generation.do_sample != 0;
 }
 
+static bool may_be_records(const struct job *job)
+{
+    return may_be_texts(job) && strcmp(job->data.format, "text") != 0;
+}
+
 /* Where a key is in several rows, the first one that is not met is said. */
 static const struct job_need needs[] = {
     {"data", "sampler", shuffles, "data.shuffle true", "", "data.shuffle=false", false},
@@ -273,6 +278,8 @@ static const struct job_need needs[] = {
      "data.document_mask=true", "", true},
     {"data", "text_key|text_pair_key|label_key|end_token|encoding_errors|on_bad_record|cache_dir", may_be_texts,
      "data.format of texts (text, jsonl, json, csv, tsv)", "", "data.format=tokens", false},
+    {"data", "text_key|text_pair_key|label_key|on_bad_record", may_be_records,
+     "data.format of records (jsonl, json, csv, tsv)", "", "data.format=text", false},
     {"transforms", "padding", crops, "belongs to transforms.random_crop, which is not given",
      "transforms.random_crop=28", "", true},
     {"transforms", "scale|ratio", crops_and_resizes, "belongs to transforms.random_resized_crop, which is not given",
