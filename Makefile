@@ -43,8 +43,10 @@ F16_SOURCES := $(filter-out %/table.c %/gemm.c %/activation_table.c,$(ISA_SOURCE
 ISA_plain :=
 ISA_avx2 := -mavx2 -mfma -mf16c -mprefer-vector-width=256
 ISA_avx512 := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512
+# And products once more for BF16, with dot products of pairs.
+DOTS := $(B)/obj/kernels/cpu/isa/gemm.dots.o
 CU_SOURCES := $(wildcard kernels/cuda/*.cu)
-OBJECTS := $(SOURCES:%.c=$(B)/obj/%.o) $(foreach i,plain avx2 avx512,$(ISA_SOURCES:%.c=$(B)/obj/%.$(i).o) $(F16_SOURCES:%.c=$(B)/obj/%.$(i)_f16.o)) $(if $(NVCC),$(CU_SOURCES:%.cu=$(B)/obj/%.cu.o))
+OBJECTS := $(SOURCES:%.c=$(B)/obj/%.o) $(foreach i,plain avx2 avx512,$(ISA_SOURCES:%.c=$(B)/obj/%.$(i).o) $(F16_SOURCES:%.c=$(B)/obj/%.$(i)_f16.o)) $(DOTS) $(if $(NVCC),$(CU_SOURCES:%.cu=$(B)/obj/%.cu.o))
 PROGRAMS := $(patsubst cmd/%.c,$(B)/bin/%,$(MAINS:%/main.c=%.c))
 # Unit tests lie in rooms like those of the source: tests/ROOM/unit_NAME.c -> build/tests/unit_NAME. No two share a name.
 UNIT_SOURCES := $(foreach d,tests/* tests/*/* tests/*/*/*,$(wildcard $(d)/unit_*.c $(d)/unit_*.cu))
@@ -94,6 +96,9 @@ $(B)/obj/%.$(1)_f16.o: %.c Makefile
 	$$(CC) $$(CFLAGS_ALL) $$(ISA_$(1)) -DDT_ISA=$(1) -DDT_FOR_F16 -MMD -MP -c $$< -o $$@
 endef
 $(foreach i,plain avx2 avx512,$(eval $(call isa_rule,$(i))))
+$(DOTS): $(B)/obj/%.dots.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(ISA_avx512) -mavx512bf16 -DDT_ISA=avx512 -DDT_DOTS -MMD -MP -c $< -o $@
 $(B)/libdtrun.a: $(OBJECTS)
 	@rm -f $@
 	@ar rcs $@ $^

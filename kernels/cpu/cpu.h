@@ -58,24 +58,43 @@ struct dt_gemm_half {
     void *c;
     const uint16_t *a, *b, *bias;
     int64_t m, n, k, a_row, a_col, b_row, b_col, ldc;
-    bool accumulate, c_is_f32;
-    enum dt_dtype type; /* BF16 or F16 */
+    bool accumulate, c_is_f32, few; /* few: the whole product has at most DT_FEW_ROWS rows */
+    enum dt_dtype type;             /* BF16 or F16 */
 };
+#define DT_FEW_ROWS 8
 /* onednn.c: BF16 by oneDNN, in the calling thread. False: oneDNN has no such product here, and nothing
  * was computed. The number of rows may change an element's bits. */
 bool dt_onednn_gemm_bf16(const struct dt_gemm_half *g);
-/* True if this CPU has dot products of BF16 that oneDNN uses. */
-bool dt_onednn_has_bf16(void);
+/* True if this CPU has products of BF16 tiles (AMX) that oneDNN uses. */
+bool dt_onednn_has_amx(void);
+/* isa/gemm.c with DT_DOTS: BF16 by the CPU's dot products of pairs, in the calling thread, if it has them. k is
+ * above 0. An element's bits do not depend on m and n. */
+bool dt_gemm_has_dots(void);
+void dt_gemm_dots(const struct dt_gemm_half *g);
+/* As ISA_BASE(dt_gemm_pack) and dt_gemm_packed. Panels have a word for each pair of elements of k: `to` holds
+ * DT_PACKED(n) * ((k + 1) / 2) words, and stride counts words. c is F32. Where a is transposed, a_col is not 1, it
+ * consists of words, too, of rows as dt_round_pairs_dots makes them, and a_col counts words. */
+void dt_gemm_pack_dots(float *to, const uint16_t *b, int64_t row, int64_t col, int64_t n, int64_t k);
+void dt_gemm_packed_dots(const struct dt_gemm_half *g, const float *packed, int64_t stride);
+/* Rounds n floats to BF16; `to` may be `from`. Subnormals become 0. */
+void dt_round_dots(void *to, const float *from, int64_t n);
+/* The same of a row of probabilities. Returns by what their sum is to be multiplied, so that it stays: otherwise
+ * all of a query's output has an error in common, which attention's backward takes for a gradient. */
+float dt_round_row_dots(void *to, const float *from, int64_t n);
+/* Rounds (rows, n) floats to BF16. Pairs of rows become words: to is ((rows + 1) / 2, n). */
+void dt_round_pairs_dots(void *to, const float *from, int64_t rows, int64_t n);
 typedef void dt_gemm_f32(const struct dt_gemm *g);
-/* matmul_half.c: block by block as floats, by an F32 product; or by oneDNN's BF16 product where that
- * is faster on this CPU. F16 is always computed as floats. */
+/* matmul_half.c: block by block as floats, by an F32 product; or in BF16 by what is fast on this CPU: oneDNN with
+ * AMX, dot products, or floats. F16 is always computed as floats. */
 void dt_gemm_half_floats(const struct dt_gemm_half *g, dt_gemm_f32 *f32);
 void dt_gemm_bf16_faster(const struct dt_gemm_half *g, dt_gemm_f32 *f32);
-/* Chooses between the two once: by DTRUN_BF16=onednn|f32, otherwise by measuring. DT_INVALID:
- * DTRUN_BF16 has another value. */
-int dt_gemm_bf16_choose(dt_gemm_f32 *f32, struct dt_error *err);
-/* After the choice: true if dt_gemm_bf16_faster computes by oneDNN. */
-bool dt_gemm_bf16_is_onednn(void);
+/* How BF16 is computed here. */
+struct dt_bf16_ways {
+    bool dots, onednn; /* neither: as floats; products take oneDNN if both are set */
+};
+/* Chooses once: by DTRUN_BF16=onednn|dots|f32, otherwise by what the CPU has, which must not be slower than f32. Null,
+ * and DT_INVALID: DTRUN_BF16 has another value, or names what this CPU lacks. */
+const struct dt_bf16_ways *dt_bf16_ways(dt_gemm_f32 *f32, struct dt_error *err);
 /* Our own product (kernels/cpu/isa/gemm.c) for any CPU, in the calling thread. An element's bits do
  * not depend on m and n. */
 void dt_gemm_plain(const struct dt_gemm *g);

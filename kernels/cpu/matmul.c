@@ -1,14 +1,15 @@
 /* The row `matmul`. The rows of c are cut into slices, which the pool's threads take one by one.
  * One thread computes a slice, by our own product, in BF16 also by oneDNN. A thread that works alone
- * takes all rows as one slice, which saves 5 % of wide products, and several take two slices each. In 16
- * bits all slices are short: oneDNN's bits may depend on the number of rows. If there are fewer slices
- * than threads, our own product cuts the columns. */
+ * takes many rows as one slice, which saves 5 % of wide products, and several take two slices each. Slices
+ * of oneDNN are short, since its bits may depend on the number of rows, and so are those that are converted
+ * to floats. If there are fewer slices than threads, our own product cuts the columns. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/pool.h"
 
 #include <string.h>
 
-#define SLICE_ROWS 256 /* most rows of a slice */
+#define SLICE_ROWS 256  /* most rows of a slice */
+#define ALONE_ROWS 1024 /* of dot products by a thread that works alone; floats of them wait for the end of k */
 
 /* ---- transposing ---- */
 
@@ -97,7 +98,8 @@ static void one_slice(void *context, int64_t part)
         return;
     }
     x->engine->half(
-        &(struct dt_gemm_half){.c = (char *)a->c + (size_t)(begin * x->ldc + left) * dt_dtype_size(a->c_type),
+        &(struct dt_gemm_half){.few = a->m <= DT_FEW_ROWS,
+                               .c = (char *)a->c + (size_t)(begin * x->ldc + left) * dt_dtype_size(a->c_type),
                                .a = (const uint16_t *)a->a + begin * x->a_row,
                                .b = b,
                                .bias = bias,
@@ -121,9 +123,10 @@ struct call {
 };
 
 /* True if an element's bits do not depend on the number of columns: those of our own products. */
-static bool columns_keep_bits(const struct dt_gemm_engine *e, enum dt_dtype type)
+static bool columns_keep_bits(const struct dt_matmul_args *a, const struct dt_bf16_ways *ways)
 {
-    return type != DT_BF16 || e->half != dt_gemm_bf16_faster || !dt_gemm_bf16_is_onednn();
+    bool own = ways == NULL || !(ways->onednn || (ways->dots && a->m <= DT_FEW_ROWS));
+    return a->type != DT_BF16 || own;
 }
 
 static int run(struct dt_stream *s, void *args, struct dt_error *err)
@@ -135,7 +138,8 @@ static int run(struct dt_stream *s, void *args, struct dt_error *err)
     if (a->type != DT_F32 && !(half && (a->c_type == DT_F32 || a->c_type == a->type))) {
         return dt_fail(err, DT_INTERNAL, "matmul: type %s is not made", dt_dtype_name(half ? a->c_type : a->type));
     }
-    if (a->type == DT_BF16 && e->half == dt_gemm_bf16_faster && dt_gemm_bf16_choose(e->f32, err) != 0) {
+    const struct dt_bf16_ways *ways = NULL;
+    if (a->type == DT_BF16 && e->half == dt_gemm_bf16_faster && (ways = dt_bf16_ways(e->f32, err)) == NULL) {
         return -1;
     }
     int64_t lda = a->lda != 0 ? a->lda : a->a_transposed ? a->m : a->k;
@@ -150,14 +154,19 @@ static int run(struct dt_stream *s, void *args, struct dt_error *err)
     if (a->m <= 0 || a->n <= 0) {
         return 0;
     }
-    int64_t threads = dt_pool_size(dt_cpu_pool(s)), most = half && a->a_transposed ? SLICE_ROWS / 2 : SLICE_ROWS,
-            count = threads == 1 && !half ? 1 : (a->m + most - 1) / most;
+    bool dots = ways != NULL && ways->dots && !ways->onednn;
+    int64_t threads = dt_pool_size(dt_cpu_pool(s)),
+            most = half && !dots && a->a_transposed ? SLICE_ROWS / 2 : SLICE_ROWS;
+    if (threads == 1 && (!half || dots)) {
+        most = half ? ALONE_ROWS : a->m;
+    }
+    int64_t count = (a->m + most - 1) / most;
     if (!half && count > 2 * threads) { /* each slice packs b anew */
         count = 2 * threads;
     }
     x.rows = ((a->m + count - 1) / count + 63) / 64 * 64;
     count = (a->m + x.rows - 1) / x.rows;
-    int64_t beside = count < threads && columns_keep_bits(e, a->type) ? threads : 1;
+    int64_t beside = count < threads && columns_keep_bits(a, ways) ? threads : 1;
     x.cols = ((a->n + beside - 1) / beside + 63) / 64 * 64;
     x.columns = (a->n + x.cols - 1) / x.cols;
     dt_pool_run(dt_cpu_pool(s), count * x.columns, one_slice, &x);

@@ -1,8 +1,9 @@
 /* Products of BF16 and F16 matrices in the calling thread: as floats, block by block, by the F32
- * product, or BF16 by oneDNN where the CPU has dot products of BF16. A CPU may have them and execute them
- * slower than fma, so the first use measures both. All ranks of a job must choose the same, or their bits
- * differ: time is that of the thread, and oneDNN stays unless it is clearly slower. The two differ by a
- * factor of 1.7 or more on every CPU tried so far. DTRUN_BF16 sets the choice where hosts differ. */
+ * product, or BF16 by our own dot products or oneDNN's AMX where the CPU has them; of few rows, which reading
+ * b decides, by oneDNN in both cases. A CPU may have such instructions and execute them slower than fma, so the
+ * first use measures both. All ranks of a job must choose the same, or their bits differ: time is that of the
+ * thread, and the instructions stay unless they are clearly slower. They differ from fma by a factor of 1.7 or
+ * more on every CPU tried so far. DTRUN_BF16 sets the choice where hosts differ. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/half.h"
 
@@ -89,7 +90,7 @@ void dt_gemm_half_floats(const struct dt_gemm_half *g, dt_gemm_f32 *f32)
 #define CLEARLY 1.3
 
 static dt_gemm_f32 *_Atomic measured_f32; /* one for each process: that of its instruction set */
-static bool library_is_faster;
+static struct dt_bf16_ways ways;
 static struct dt_error choice_error; /* status DT_OK: no error */
 static pthread_once_t choice_once = PTHREAD_ONCE_INIT;
 
@@ -100,14 +101,20 @@ static double thread_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Times both in turns on a product of 50 MFLOP. Takes the best time of each, so that a disturbed
+static bool run_dots(const struct dt_gemm_half *g)
+{
+    dt_gemm_dots(g);
+    return true;
+}
+
+/* Times `run` and the product as floats in turns, on 50 MFLOP. Takes the best time of each, so that a disturbed
  * round does not count. This takes a few milliseconds. */
-static void measure(void)
+static bool is_fast(bool (*run)(const struct dt_gemm_half *g))
 {
     enum { M = 128, N = 384, K = 512 };
     uint16_t *x = calloc(M * K + K * N + M * N, sizeof *x);
     if (x == NULL) {
-        return;
+        return false;
     }
     for (int i = 0; i < M * K + K * N; i++) {
         x[i] = dt_to_bf16((float)(i % 13 - 6));
@@ -128,7 +135,7 @@ static void measure(void)
     bool works = true;
     for (int i = 0; i <= TRIALS && works; i++) { /* round 0 does not count: oneDNN compiles then */
         double begin_s = thread_s();
-        works = dt_onednn_gemm_bf16(&g);
+        works = run(&g);
         double middle_s = thread_s();
         dt_gemm_half_floats(&g, measured_f32);
         double end_s = thread_s();
@@ -137,43 +144,44 @@ static void measure(void)
             best[1] = end_s - middle_s < best[1] ? end_s - middle_s : best[1];
         }
     }
-    library_is_faster = works && best[0] < CLEARLY * best[1];
     free(x);
+    return works && best[0] < CLEARLY * best[1];
 }
 
 static void choose(void)
 {
     const char *wanted = getenv("DTRUN_BF16");
     if (wanted == NULL || *wanted == '\0') {
-        if (dt_onednn_has_bf16()) {
-            measure();
-        }
+        ways.dots = dt_gemm_has_dots() && is_fast(run_dots);
+        ways.onednn = dt_onednn_has_amx() && is_fast(dt_onednn_gemm_bf16);
     } else if (strcmp(wanted, "onednn") == 0) {
-        library_is_faster = true;
+        ways.onednn = true;
+    } else if (strcmp(wanted, "dots") == 0 && dt_gemm_has_dots()) {
+        ways.dots = true;
+    } else if (strcmp(wanted, "dots") == 0) {
+        (void)dt_fail(&choice_error, DT_INVALID, "DTRUN_BF16=dots: this CPU has no dot products of BF16");
     } else if (strcmp(wanted, "f32") != 0) {
-        (void)dt_fail(&choice_error, DT_INVALID, "DTRUN_BF16=%s: not known; use onednn or f32", wanted);
+        (void)dt_fail(&choice_error, DT_INVALID, "DTRUN_BF16=%s: not known; use onednn, dots or f32", wanted);
     }
 }
 
-int dt_gemm_bf16_choose(dt_gemm_f32 *f32, struct dt_error *err)
+const struct dt_bf16_ways *dt_bf16_ways(dt_gemm_f32 *f32, struct dt_error *err)
 {
     measured_f32 = f32;
     pthread_once(&choice_once, choose);
     if (choice_error.status != DT_OK) {
         *err = choice_error;
-        return -1;
+        return NULL;
     }
-    return 0;
-}
-
-bool dt_gemm_bf16_is_onednn(void)
-{
-    return library_is_faster;
+    return &ways;
 }
 
 void dt_gemm_bf16_faster(const struct dt_gemm_half *g, dt_gemm_f32 *f32)
 {
-    if (g->k == 0 || g->type != DT_BF16 || !library_is_faster || !dt_onednn_gemm_bf16(g)) {
+    bool bf16 = g->k > 0 && g->type == DT_BF16;
+    if (bf16 && ways.dots && !ways.onednn && !g->few) {
+        dt_gemm_dots(g);
+    } else if (!bf16 || !(ways.dots || ways.onednn) || !dt_onednn_gemm_bf16(g)) {
         dt_gemm_half_floats(g, f32);
     }
 }

@@ -25,9 +25,9 @@ static void use_one_thread(void)
     }
 }
 
-bool dt_onednn_has_bf16(void)
+bool dt_onednn_has_amx(void)
 {
-    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
+    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
 }
 
 /* ---- BF16: a primitive per shape, compiled at its first use and kept ---- */

@@ -10,24 +10,29 @@
 struct shape {
     struct dt_attention_shape of; /* filled */
     int64_t group;                /* query heads of a kv head */
-    /* elements between positions of the memory that a tile uses: as in the tensors, or head_size */
-    int64_t q_step, kv_step, o_step;
+    /* elements between positions of the memory that a tile reads, and of that where it leaves results: as in the
+     * tensors, or head_size */
+    int64_t q_step, kv_step, o_step, q_made, kv_made, o_made;
     float scale, softcap, kept; /* kept: by what dropout multiplies */
     uint32_t limit;             /* of dropout */
     bool half;
+    bool dots; /* products are dot products of BF16, of which probabilities and gradients of scores are rounded */
     /* segments, a soft cap or dropout: a row is more than a range of scaled products */
     bool special;
 };
 
-INLINE struct shape shape_of(const struct dt_attention_shape *args)
+INLINE struct shape shape_of(const struct dt_attention_shape *args, bool dots)
 {
-    struct shape x = {.of = dt_attention_filled(args)};
+    struct shape x = {.of = dt_attention_filled(args), .dots = dots};
     const struct dt_attention_shape *s = &x.of;
     x.group = s->heads / s->kv_heads;
     x.half = DT_IS_HALF(s->type);
-    x.q_step = x.half ? s->head_size : s->q_stride;
-    x.kv_step = x.half ? s->head_size : s->kv_stride;
-    x.o_step = x.half ? s->head_size : s->out_stride;
+    x.q_made = x.half ? s->head_size : s->q_stride;
+    x.kv_made = x.half ? s->head_size : s->kv_stride;
+    x.o_made = x.half ? s->head_size : s->out_stride;
+    x.q_step = dots ? s->q_stride : x.q_made;
+    x.kv_step = dots ? s->kv_stride : x.kv_made;
+    x.o_step = dots ? s->out_stride : x.o_made;
     x.scale = (float)s->scale;
     x.softcap = (float)s->softcap;
     x.limit = dt_dropout_limit(s->dropout);
@@ -202,16 +207,14 @@ INLINE void gradient_row(const struct shape *x, const struct row *r, float *p, f
                          float delta)
 {
     clear(p, r->first);
-    if (!x->special) {
-        exp_row(p + r->first, r->end - r->first, n - r->first, x->scale, lse);
-        for (int64_t j = 0; j < n; j++) {
-            /* p is 0 for keys that a query does not see */
-            ds[j] = p[j] * (ds[j] - delta) * x->scale;
-        }
-        return;
-    }
     clear(ds, r->first);
-    for (int64_t j = r->first; j < r->end; j += VEC) {
+    for (int64_t j = r->first; j < r->end && !x->special; j += VEC) {
+        int64_t left = r->end - j;
+        vec e = vec_exp(vec_fma(vec_load_n(p + j, left), vec_all(x->scale), vec_all(-lse)));
+        vec_store_n(ds + j, e * (vec_load_n(ds + j, left) - delta) * x->scale, left);
+        vec_store_n(p + j, e, left);
+    }
+    for (int64_t j = r->first; j < r->end && x->special; j += VEC) {
         int64_t left = r->end - j;
         vec s = scores_at(x, r, p, j), kept = kept_at(x, r, j), t = s / x->softcap;
         ivec hidden = s == -INFINITY;

@@ -209,6 +209,9 @@ INLINE uvec vec_bf16_bits(vec v)
 
 INLINE hvec vec_to_bf16(vec v)
 {
+#if defined(__AVX512BF16__)
+    return (hvec)_mm512_cvtneps_pbh((__m512)v); /* subnormals become 0 */
+#else
     uvec upper = vec_bf16_bits(v) >> 16;
 #if defined(__AVX512F__)
     return (hvec)_mm512_cvtepi32_epi16((__m512i)upper);
@@ -216,6 +219,7 @@ INLINE hvec vec_to_bf16(vec v)
     return (hvec)_mm_packus_epi32(_mm256_castsi256_si128((__m256i)upper), _mm256_extracti128_si256((__m256i)upper, 1));
 #else
     return __builtin_convertvector(upper, hvec);
+#endif
 #endif
 }
 

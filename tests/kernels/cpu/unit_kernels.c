@@ -3,6 +3,8 @@
  * BF16: against the twin for that, which is compared with the double one), over ragged shapes;
  * the same bits with 1, 2 and 3 threads; the twin's backward kernels against finite differences;
  * exactness where it is promised. run: timeout 400 */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/half.h"
 #include "kernels/device.h"
 #include "kernels/exact.h"
 #include "kernels/kernels.h"
@@ -1309,14 +1311,126 @@ static void test_large_products(void **unused)
 static void test_products(void **unused)
 {
     (void)unused;
-    const struct kernel_case *c = kernel_cases;
-    while (strcmp(c->name, "matmul") != 0) {
-        c++;
-        assert_true(c < kernel_cases + kernel_case_count);
+    for (size_t i = 0; i < kernel_case_count; i++) {
+        const struct kernel_case *c = &kernel_cases[i];
+        bool is = strcmp(c->name, "matmul") == 0 || strcmp(c->name, "attention") == 0;
+        for (int k = 0; is && k < CASE_SHAPES && c->shapes[k][0] != 0; k++) {
+            check_shape(c, c->shapes[k], &case_modes[1]);
+            check_shape(c, c->shapes[k], &case_modes[2]);
+        }
     }
-    for (int i = 0; i < CASE_SHAPES && c->shapes[i][0] != 0; i++) {
-        check_shape(c, c->shapes[i], &case_modes[1]);
-        check_shape(c, c->shapes[i], &case_modes[2]);
+}
+
+/* A product by dot products of BF16, and its element (i, j) in double. */
+struct dots {
+    struct dt_gemm_half g;
+    float *c, *before;
+    uint16_t *a, *b, bias[200], *low, *low_before;
+};
+
+static uint16_t *random_halves(size_t count)
+{
+    uint16_t *x = malloc(count * sizeof *x);
+    assert_non_null(x);
+    for (size_t i = 0; i < count; i++) {
+        x[i] = dt_to_bf16((float)(rand() % 2001 - 1000) / 1000);
+    }
+    return x;
+}
+
+static double product_at(const struct dots *d, int64_t i, int64_t j)
+{
+    const struct dt_gemm_half *g = &d->g;
+    double sum = g->bias != NULL ? (double)dt_from_bf16(g->bias[j]) : 0;
+    for (int64_t l = 0; l < g->k; l++) {
+        sum += (double)dt_from_bf16(g->a[i * g->a_row + l * g->a_col]) *
+               (double)dt_from_bf16(g->b[l * g->b_row + j * g->b_col]);
+    }
+    if (g->accumulate) {
+        sum += g->c_is_f32 ? (double)d->before[i * g->ldc + j] : (double)dt_from_bf16(d->low_before[i * g->ldc + j]);
+    }
+    return sum;
+}
+
+/* Both layouts of a and b by the bits of `how`, and bias, accumulate, the type of c. */
+static void check_dots(int64_t m, int64_t n, int64_t k, unsigned how)
+{
+    bool a_turned = how & 1, b_turned = how & 2;
+    int64_t lda = (a_turned ? m : k) + (how & 32 ? 3 : 0), ldb = (b_turned ? k : n) + (how & 32 ? 1 : 0), ldc = n + 2;
+    struct dots d = {.a = random_halves((size_t)(lda * (a_turned ? k : m))),
+                     .b = random_halves((size_t)(ldb * (b_turned ? n : k))),
+                     .low = random_halves((size_t)(m * ldc)),
+                     .low_before = malloc((size_t)(m * ldc) * 2),
+                     .c = malloc((size_t)(m * ldc) * 4),
+                     .before = malloc((size_t)(m * ldc) * 4)};
+    memcpy(d.low_before, d.low, (size_t)(m * ldc) * 2);
+    for (int64_t i = 0; i < m * ldc; i++) {
+        d.c[i] = d.before[i] = dt_from_bf16(d.low[i]);
+    }
+    for (int64_t j = 0; j < n; j++) {
+        d.bias[j] = dt_to_bf16((float)j / 64);
+    }
+    d.g = (struct dt_gemm_half){.a = d.a,
+                                .b = d.b,
+                                .bias = how & 4 ? d.bias : NULL,
+                                .c = how & 16 ? (void *)d.c : (void *)d.low,
+                                .m = m,
+                                .n = n,
+                                .k = k,
+                                .a_row = a_turned ? 1 : lda,
+                                .a_col = a_turned ? lda : 1,
+                                .b_row = b_turned ? 1 : ldb,
+                                .b_col = b_turned ? ldb : 1,
+                                .ldc = ldc,
+                                .accumulate = how & 8,
+                                .c_is_f32 = how & 16,
+                                .type = DT_BF16};
+    dt_gemm_dots(&d.g);
+    for (int64_t i = 0; i < m; i++) {
+        for (int64_t j = 0; j < ldc; j++) {
+            double x = how & 16 ? (double)d.c[i * ldc + j] : (double)dt_from_bf16(d.low[i * ldc + j]);
+            double y = j < n      ? product_at(&d, i, j)
+                       : how & 16 ? (double)d.before[i * ldc + j]
+                                  : (double)dt_from_bf16(d.low_before[i * ldc + j]); /* columns behind the last stay */
+            double bound = j >= n ? 0 : how & 16 ? 1e-6 * (double)(k + 10) : fabs(y) / 250 + 1e-6 * (double)(k + 10);
+            if (!(fabs(x - y) <= bound)) {
+                fail_msg("(%d, %d, %d) %u: [%d, %d] is %g, not %g", (int)m, (int)n, (int)k, how, (int)i, (int)j, x, y);
+            }
+        }
+    }
+    if (m > 1 && n > 1) { /* a part of c has the same bits */
+        struct dt_gemm_half part = d.g;
+        float alone[1] = {d.before[(m - 1) * ldc + n - 1]};
+        uint16_t low_alone[1] = {d.low_before[(m - 1) * ldc + n - 1]};
+        part.a += (m - 1) * part.a_row;
+        part.b += (n - 1) * part.b_col;
+        part.bias = part.bias != NULL ? part.bias + n - 1 : NULL;
+        part.m = part.n = 1;
+        part.c = how & 16 ? (void *)alone : (void *)low_alone;
+        dt_gemm_dots(&part);
+        if (how & 16) {
+            assert_memory_equal(alone, d.c + (m - 1) * ldc + n - 1, sizeof alone);
+        } else {
+            assert_memory_equal(low_alone, d.low + (m - 1) * ldc + n - 1, sizeof low_alone);
+        }
+    }
+    free(d.a);
+    free(d.b);
+    free(d.low);
+    free(d.low_before);
+    free(d.c);
+    free(d.before);
+}
+
+static void test_dot_products(void **unused)
+{
+    (void)unused;
+    static const int64_t shapes[][3] = {{1, 1, 1},   {9, 47, 2},   {8, 48, 7},   {13, 33, 64},   {300, 5, 3},
+                                        {3, 100, 5}, {5, 49, 768}, {7, 20, 769}, {20, 50, 1701}, {260, 3, 1540}};
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0] && dt_gemm_has_dots(); s++) {
+        for (unsigned how = 0; how < 64; how++) {
+            check_dots(shapes[s][0], shapes[s][1], shapes[s][2], how);
+        }
     }
 }
 
@@ -1336,7 +1450,7 @@ static void test_unknown_way(void **unused)
                .c = x, .a = x + 1, .b = x + 2, .m = 1, .n = 1, .k = 1, .type = DT_BF16, .c_type = DT_BF16});
     assert_true(dt_stream_failed(s, &err));
     assert_int_equal(err.status, DT_INVALID);
-    assert_string_equal(err.text, "DTRUN_BF16=abacus: not known; use onednn or f32");
+    assert_string_equal(err.text, "DTRUN_BF16=abacus: not known; use onednn, dots or f32");
     dt_stream_close(s);
     dt_device_close(&d);
 }
@@ -1354,11 +1468,14 @@ static int run_self(const char *way)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-static void test_both_ways(void **unused)
+static void test_all_ways(void **unused)
 {
     (void)unused;
     assert_int_equal(run_self("f32"), 0);
     assert_int_equal(run_self("onednn"), 0);
+    if (dt_gemm_has_dots()) {
+        assert_int_equal(run_self("dots"), 0);
+    }
     assert_int_equal(run_self("abacus"), 0);
 }
 
@@ -1392,7 +1509,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_norm_of_halves),
         cmocka_unit_test(test_rounding),
         cmocka_unit_test(test_halves),
-        cmocka_unit_test(test_both_ways),
+        cmocka_unit_test(test_all_ways),
+        cmocka_unit_test(test_dot_products),
         cmocka_unit_test(test_exact_sum),
         cmocka_unit_test(test_sum_slices),
         cmocka_unit_test(test_cast),
