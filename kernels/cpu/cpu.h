@@ -67,13 +67,15 @@ struct dt_gemm_half {
 bool dt_onednn_gemm_bf16(const struct dt_gemm_half *g);
 /* True if this CPU has products of BF16 tiles (AMX) that oneDNN uses. */
 bool dt_onednn_has_amx(void);
-/* isa/gemm.c with DT_DOTS: BF16 by the CPU's dot products of pairs, in the calling thread, if it has them. k is
- * above 0. An element's bits do not depend on m and n. */
+/* table.c: true if this CPU has dot products of BF16 (AVX512-BF16), and kernels of AVX-512 are those to use. */
 bool dt_gemm_has_dots(void);
+/* isa/gemm.c with DT_DOTS: BF16 by dot products of pairs, in the calling thread. k is above 0. An element's bits do
+ * not depend on m and n. */
 void dt_gemm_dots(const struct dt_gemm_half *g);
 /* As ISA_BASE(dt_gemm_pack) and dt_gemm_packed. Panels have a word for each pair of elements of k: `to` holds
- * DT_PACKED(n) * ((k + 1) / 2) words, and stride counts words. c is F32. Where a is transposed, a_col is not 1, it
- * consists of words, too, of rows as dt_round_pairs_dots makes them, and a_col counts words. */
+ * DT_PACKED(n) * ((k + 1) / 2) words, and stride counts words. c is F32. Where a is transposed, a_col is not 1, it is
+ * what dt_round_pairs_dots makes. A product that begins at a later row of b begins at an even one; of an odd number
+ * of rows, it meets the next row with zeros. */
 void dt_gemm_pack_dots(float *to, const uint16_t *b, int64_t row, int64_t col, int64_t n, int64_t k);
 void dt_gemm_packed_dots(const struct dt_gemm_half *g, const float *packed, int64_t stride);
 /* Rounds n floats to BF16; `to` may be `from`. Subnormals become 0. */
@@ -81,7 +83,8 @@ void dt_round_dots(void *to, const float *from, int64_t n);
 /* The same of a row of probabilities. Returns by what their sum is to be multiplied, so that it stays: otherwise
  * all of a query's output has an error in common, which attention's backward takes for a gradient. */
 float dt_round_row_dots(void *to, const float *from, int64_t n);
-/* Rounds (rows, n) floats to BF16. Pairs of rows become words: to is ((rows + 1) / 2, n). */
+/* Rounds (rows, n) floats to BF16, transposed and packed: groups of 8 columns, (rows + 1) / 2 steps of each, 8 words
+ * of two rows in a step. `to` holds (n + 7) / 8 groups. */
 void dt_round_pairs_dots(void *to, const float *from, int64_t rows, int64_t n);
 typedef void dt_gemm_f32(const struct dt_gemm *g);
 /* matmul_half.c: block by block as floats, by an F32 product; or in BF16 by what is fast on this CPU: oneDNN with
@@ -92,7 +95,7 @@ void dt_gemm_bf16_faster(const struct dt_gemm_half *g, dt_gemm_f32 *f32);
 struct dt_bf16_ways {
     bool dots, onednn; /* neither: as floats; products take oneDNN if both are set */
 };
-/* Chooses once: by DTRUN_BF16=onednn|dots|f32, otherwise by what the CPU has, which must not be slower than f32. Null,
+/* Chooses once: by DTRUN_BF16=onednn|dots|f32, otherwise by what the CPU has, unless f32 is clearly faster. Null,
  * and DT_INVALID: DTRUN_BF16 has another value, or names what this CPU lacks. */
 const struct dt_bf16_ways *dt_bf16_ways(dt_gemm_f32 *f32, struct dt_error *err);
 /* Our own product (kernels/cpu/isa/gemm.c) for any CPU, in the calling thread. An element's bits do

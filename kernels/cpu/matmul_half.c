@@ -159,7 +159,7 @@ static void choose(void)
     } else if (strcmp(wanted, "dots") == 0 && dt_gemm_has_dots()) {
         ways.dots = true;
     } else if (strcmp(wanted, "dots") == 0) {
-        (void)dt_fail(&choice_error, DT_INVALID, "DTRUN_BF16=dots: this CPU has no dot products of BF16");
+        (void)dt_fail(&choice_error, DT_INVALID, "DTRUN_BF16=dots: needs a CPU with AVX512-BF16, and its kernels");
     } else if (strcmp(wanted, "f32") != 0) {
         (void)dt_fail(&choice_error, DT_INVALID, "DTRUN_BF16=%s: not known; use onednn, dots or f32", wanted);
     }

@@ -44,6 +44,15 @@ const struct dt_kernels *dt_kernels_cpu(struct dt_error *err)
     return best != NULL ? best : dt_kernels_cpu_named("plain");
 }
 
+bool dt_gemm_has_dots(void)
+{
+#if defined(__x86_64__)
+    return dt_kernels_cpu(NULL) == &dt_kernels_table_avx512 && __builtin_cpu_supports("avx512bf16") != 0;
+#else
+    return false;
+#endif
+}
+
 static const struct dt_cpu_half *half, *half_f16;
 static pthread_once_t half_once = PTHREAD_ONCE_INIT;
 

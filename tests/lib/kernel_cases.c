@@ -846,7 +846,7 @@ const struct kernel_case kernel_cases[] = {
       {1, 64, 2, 16, 0, CASE_CAUSAL},
       {1, 130, 2, 20, 0, CASE_CAUSAL},
       {2, 70, 4, 8, 2, CASE_CAUSAL},
-      {1, 67, 2, 12, 0, 0},
+      {1, 291, 2, 12, 0, 0},
       {1, 33, 4, 4, 1, 0},
       {1, 70, 6, 80, 2, CASE_CAUSAL | CASE_STRIDES},
       {1, 35, 2, 256, 1, CASE_STRIDES},

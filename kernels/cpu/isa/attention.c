@@ -2,7 +2,7 @@
  * scores (queries, keys) exists at a time, of the keys from the first to the last one that a query of
  * the tile sees. Backward computes each tile again from the saved log-sum-exp. It goes from the last
  * tile to the first: a last tile that reaches every key overwrites dk and dv, and the others add.
- * Where the CPU has dot products of BF16 they read BF16 tensors where they lie. Other 16-bit tensors are
+ * Where dot products of BF16 are chosen, heads of even sizes are read where they lie. Other 16-bit tensors are
  * converted one head at a time to floats in work memory. Results are rounded once. */
 #include "kernels/cpu/isa/attention.h"
 #include "kernels/cpu/pool.h"
@@ -385,12 +385,12 @@ static void attention_backward_part(void *context, int64_t part)
     const struct dt_attention_shape *s = &x->of;
     int64_t b = part / s->kv_heads, g = part % s->kv_heads, D = s->head_size, T = s->keys, S = s->kv_stride;
     int64_t kv_at = b * s->key_capacity * S + g * D;
-    int64_t need =
-        2 * TILE * T + TILE / 2 * T + 2 * DT_PACKED(T) * D + DT_PACKED(D) * (T + TILE) + (x->half ? 6 * T * D : 0);
+    int64_t need = 2 * TILE * T + TILE / 2 * (T + 8) + 2 * DT_PACKED(T) * D + DT_PACKED(D) * (T + TILE) +
+                   (x->half ? 6 * T * D : 0);
     float *p = dt_cpu_work(DT_WORK_KERNEL, (size_t)need * sizeof(float)), *ds = p + TILE * T;
     float *turned_k = ds + TILE * T, *turned_v = turned_k + DT_PACKED(T) * D, *packed_k = turned_v + DT_PACKED(T) * D,
           *tile = packed_k + DT_PACKED(D) * T, *pairs = tile + DT_PACKED(D) * TILE,
-          *room = pairs + TILE / 2 * T; /* room for q, out, dout, dq, dk, dv */
+          *room = pairs + TILE / 2 * (T + 8); /* room for q, out, dout, dq, dk, dv */
     const void *k = fetch_head(x, room, a->k, kv_at, S, T);
     pack(x, turned_k, k, 1, x->kv_step, T, D);
     pack(x, packed_k, k, x->kv_step, 1, D, T);

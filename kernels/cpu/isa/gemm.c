@@ -1,7 +1,7 @@
 /* Products of matrices in one thread, F32, and with DT_DOTS of BF16 by the CPU's dot products of pairs. B is
  * packed into panels of PANEL columns and KC rows. A tile of ROWS x PANEL sums stays in registers while it walks
  * down a panel. A step of it is one row of F32, or a pair of rows of BF16, which are one word of 32 bits. A block
- * of MC rows and KC columns of A is copied if its rows are contiguous, and packed otherwise. Each element is
+ * of MC rows and KC columns of A is packed if it is transposed, and read in place or copied otherwise. Each element is
  * summed over l in order within blocks of KC, and over the blocks in order, so its bits do not depend on how m and
  * n are cut. */
 #include "kernels/cpu/isa/isa.h"
@@ -44,7 +44,6 @@ _Static_assert(PANEL == DT_PANEL, "the panel that others count on");
 #define NARROW (4 * PANEL) /* so few columns cost less than copying a */
 #endif
 #define FEW DT_FEW_ROWS /* so few rows cost less than packing all of b */
-#define NEAR 64         /* steps */
 #define COLUMNS 1024    /* columns whose sums of few rows stay in the L1 cache */
 
 /* Where and how a tile's sums are stored. */
@@ -64,10 +63,10 @@ struct finish {
 /* Stores a vector of sums, of which n are valid, in row i from column j on. */
 INLINE void keep(const struct finish *f, int64_t i, int64_t j, vec v, int64_t n)
 {
-    float *c = f->c + i * f->ldc + j;
+    int64_t at = i * f->ldc + j;
 #ifdef DT_DOTS
     v = f->bias != NULL ? v + vec_load_half_n(f->bias + j, n) : v;
-    v = f->add ? v + vec_load_n(c, n) : v;
+    v = f->add ? v + vec_load_n(f->c + at, n) : v;
     if (f->low != NULL) {
         uint16_t *low = f->low + i * f->low_row + j;
         vec_store_half_n(low, f->low_add ? v + vec_load_half_n(low, n) : v, n);
@@ -75,17 +74,17 @@ INLINE void keep(const struct finish *f, int64_t i, int64_t j, vec v, int64_t n)
     }
 #else
     v = f->bias != NULL ? v + vec_load_n(f->bias + j, n) : v;
-    v = f->add ? v + vec_load_n(c, n) : v;
+    v = f->add ? v + vec_load_n(f->c + at, n) : v;
 #endif
-    vec_store_n(c, v, n);
+    vec_store_n(f->c + at, v, n);
 }
 
 /* A word in every lane. */
 INLINE vec word_at(const char *p)
 {
-    float word;
+    int32_t word;
     memcpy(&word, p, sizeof word);
-    return vec_all(word);
+    return (vec)(word - (ivec){0});
 }
 
 INLINE vec add_step(vec x, vec y, vec sum)
@@ -114,6 +113,12 @@ INLINE void tile(int rows, int width, int64_t steps, const void *a, int64_t a_ro
     for (int i = 0; i < rows; i++) { /* prefetch the lines of c, which the end of the loop needs */
 #pragma GCC unroll 3
         for (int j = 0; j < width; j++) {
+#ifdef DT_DOTS
+            if (f->low != NULL) {
+                __builtin_prefetch(f->low + i * f->low_row + j * VEC, 1);
+                continue;
+            }
+#endif
             __builtin_prefetch(f->c + i * f->ldc + j * VEC, 1);
         }
     }
@@ -158,10 +163,11 @@ INLINE void tile(int rows, int width, int64_t steps, const void *a, int64_t a_ro
     {                                                                                                                  \
         tile(rows, width, steps, a, a_row, WORD, b, f);                                                                \
     }                                                                                                                  \
-    static __attribute__((noinline)) void tile_steps_##rows##_##width(int64_t steps, const void *a, int64_t a_step,    \
-                                                                      const float *b, const struct finish *f)          \
+    static __attribute__((noinline)) void tile_grouped_##rows##_##width(int64_t steps, const void *a, int64_t a_row,   \
+                                                                        const float *b, const struct finish *f)        \
     {                                                                                                                  \
-        tile(rows, width, steps, a, WORD, a_step, b, f);                                                               \
+        (void)a_row;                                                                                                   \
+        tile(rows, width, steps, a, WORD, ROWS *WORD, b, f);                                                           \
     }
 #define TILES(width) TILE(1, width) TILE(2, width) TILE(4, width)
 TILES(1)
@@ -175,9 +181,9 @@ TILE(8, 2)
 TILE(8, 3)
 #endif
 
-typedef void tile_fn(int64_t steps, const void *a, int64_t apart, const float *b, const struct finish *f);
+typedef void tile_fn(int64_t steps, const void *a, int64_t a_row, const float *b, const struct finish *f);
 
-/* [words of a step follow each other, not those of a row][width - 1][log2 rows] */
+/* [grouped][width - 1][log2 rows] */
 static tile_fn *const tiles[2][3][4] = {
     {
         {tile_1_1, tile_2_1, tile_4_1,
@@ -199,20 +205,20 @@ static tile_fn *const tiles[2][3][4] = {
 #endif
     },
     {
-        {tile_steps_1_1, tile_steps_2_1, tile_steps_4_1,
+        {tile_grouped_1_1, tile_grouped_2_1, tile_grouped_4_1,
 #if ROWS == 8
-         tile_steps_8_1
+         tile_grouped_8_1
 #endif
         },
-        {tile_steps_1_2, tile_steps_2_2, tile_steps_4_2,
+        {tile_grouped_1_2, tile_grouped_2_2, tile_grouped_4_2,
 #if ROWS == 8
-         tile_steps_8_2
+         tile_grouped_8_2
 #endif
         },
 #if WIDTH == 3
-        {tile_steps_1_3, tile_steps_2_3, tile_steps_4_3,
+        {tile_grouped_1_3, tile_grouped_2_3, tile_grouped_4_3,
 #if ROWS == 8
-         tile_steps_8_3
+         tile_grouped_8_3
 #endif
         },
 #endif
@@ -396,20 +402,19 @@ static void copy_a(float *to, const element *a, int64_t row, int64_t m, int64_t 
     }
 }
 
-/* A block of a: kc columns from l on of mc rows from i on, where and how it lies. */
+/* A block of a: kc columns from l on of mc rows from i on, where and how it lies: `grouped` means groups of ROWS
+ * rows, all steps of each, otherwise rows of a_row bytes. */
 struct block {
     int64_t i, mc, l, kc;
-    enum { ROWS_OF_WORDS, STEPS_OF_WORDS, GROUPS } how; /* groups: of ROWS rows, all steps of each */
+    bool grouped;
     const char *a;
-    int64_t apart; /* bytes between rows, or steps */
+    int64_t a_row;
 };
 
 /* Row i of a block, which begins a tile. */
 static const char *row_of_block(const struct block *x, int64_t i)
 {
-    return x->a + (x->how == ROWS_OF_WORDS    ? i * x->apart
-                   : x->how == STEPS_OF_WORDS ? i * WORD
-                                              : (i / ROWS * ROWS * steps_of(x->kc) + i % ROWS) * WORD);
+    return x->a + (x->grouped ? (i / ROWS * ROWS * steps_of(x->kc) + i % ROWS) * WORD : i * x->a_row);
 }
 
 /* The block's rows of one panel of c. */
@@ -418,10 +423,10 @@ static void panel_rows(const struct block *x, int width, const float *b, struct 
     int64_t i = 0;
     for (int log = ROWS == 8 ? 3 : 2; log >= 0; log--) {
         int64_t rows = (int64_t)1 << log;
-        tile_fn *fn = tiles[x->how != ROWS_OF_WORDS][width - 1][log];
+        tile_fn *fn = tiles[x->grouped][width - 1][log];
         for (; i + rows <= x->mc; i += rows) {
-            fn(steps_of(x->kc), row_of_block(x, i), x->apart, b, &f);
-            f.c += rows * f.ldc;
+            fn(steps_of(x->kc), row_of_block(x, i), x->a_row, b, &f);
+            f.c = f.c != NULL ? f.c + rows * f.ldc : NULL;
 #ifdef DT_DOTS
             f.low = f.low != NULL ? f.low + rows * f.low_row : NULL;
 #endif
@@ -434,25 +439,24 @@ static struct block block_of(const gemm *g, int64_t i, int64_t l, int64_t kc, bo
 {
     const element *a = g->a + i * g->a_row + l * g->a_col;
     struct block x = {.i = i, .mc = min64(MC, g->m - i), .l = l, .kc = kc, .a = (const char *)a};
-    x.apart = g->a_row * (int64_t)sizeof *a;
+    x.a_row = g->a_row * (int64_t)sizeof *a;
     if (g->a_col != 1) {
         pack_a(room, a, g->a_col, x.mc, kc);
-        x.how = GROUPS;
+        x.grouped = true;
         x.a = (const char *)room;
-        x.apart = ROWS * WORD;
     } else if (copies || kc % PAIR != 0) {
         copy_a(room, a, g->a_row, x.mc, kc);
         x.a = (const char *)room;
-        x.apart = steps_of(kc) * WORD;
+        x.a_row = steps_of(kc) * WORD;
     }
     return x;
 }
 
-/* Where sums of a block go: c, or where c is BF16 and more blocks of k follow, or have been, `sums`, from whose
- * first element they lie as in c, in rows of sums_row. */
+/* Where sums of a block go. `sums`: memory for those of a c of BF16 that wait for the last block of k, in rows of
+ * sums_row; null: there is one block. */
 static struct finish finish_of(const gemm *g, const struct block *x, int64_t j, float *sums, int64_t sums_row)
 {
-    struct finish f = {.c = (float *)g->c + x->i * g->ldc + j, .ldc = g->ldc, .add = g->accumulate || x->l > 0};
+    struct finish f = {.add = g->accumulate || x->l > 0};
     f.bias = g->bias != NULL && x->l == 0 ? g->bias + j : NULL;
 #ifdef DT_DOTS
     if (!g->c_is_f32) {
@@ -462,11 +466,13 @@ static struct finish finish_of(const gemm *g, const struct block *x, int64_t j, 
         f.low = x->l + x->kc == g->k ? (uint16_t *)g->c + x->i * g->ldc + j : NULL;
         f.low_row = g->ldc;
         f.low_add = g->accumulate;
+        return f;
     }
-#else
+#endif
     (void)sums;
     (void)sums_row;
-#endif
+    f.c = (float *)g->c + x->i * g->ldc + j;
+    f.ldc = g->ldc;
     return f;
 }
 
@@ -689,7 +695,7 @@ void GEMM(dt_gemm)(const gemm *g)
                             pack_b(panel, g->b + l * g->b_row + j * g->b_col, g->b_row, g->b_col, min64(PANEL, j1 - j),
                                    x.kc);
                         }
-                        block_panel(g, &x, j, panel, sums + i * columns + j - j0, columns);
+                        block_panel(g, &x, j, panel, low ? sums + i * columns + j - j0 : NULL, columns);
                     }
                 }
             }
@@ -704,16 +710,15 @@ void GEMM(dt_gemm_pack)(float *to, const element *b, int64_t row, int64_t col, i
 
 void GEMM(dt_gemm_packed)(const gemm *g, const float *packed, int64_t stride)
 {
-    /* a few steps of a transposed a stay in the L1 cache where they are */
-    bool steps = g->a_col != 1 && (PAIR == 2 || g->k <= NEAR);
-    int64_t size = (g->a_col != 1 && !steps) || g->k % PAIR != 0 ? steps_of(g->k) * (MC + ROWS) : 0;
+    bool grouped = PAIR == 2 && g->a_col != 1; /* dt_round_pairs_dots has packed it */
+    bool moves = !grouped && (g->a_col != 1 || g->k % PAIR != 0);
+    int64_t size = moves ? steps_of(g->k) * (min64(MC, g->m) + ROWS) : 0;
     float *room = size > 0 ? dt_cpu_work(DT_WORK_MATMUL, (size_t)size * sizeof(float)) : NULL;
     for (int64_t i = 0; i < g->m; i += MC) {
         struct block x;
-        if (steps) {
-            x = (struct block){.i = i, .mc = min64(MC, g->m - i), .kc = g->k, .how = STEPS_OF_WORDS};
-            x.a = (const char *)g->a + i * WORD;
-            x.apart = g->a_col * WORD;
+        if (grouped) {
+            x = (struct block){.i = i, .mc = min64(MC, g->m - i), .kc = g->k, .grouped = true};
+            x.a = (const char *)g->a + i * steps_of(g->k) * WORD;
         } else {
             x = block_of(g, i, 0, g->k, false, room);
         }
@@ -747,26 +752,25 @@ float dt_round_row_dots(void *to, const float *from, int64_t n)
 /* Lanes of a and b in turns, rounded to BF16. */
 INLINE __m512i rounded_pairs(vec a, vec b)
 {
-    __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)a));
-    __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)b));
+    __m512i low = _mm512_cvtepu16_epi32((__m256i)vec_to_bf16(a)), high = _mm512_cvtepu16_epi32((__m256i)vec_to_bf16(b));
     return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
 
 void dt_round_pairs_dots(void *to, const float *from, int64_t rows, int64_t n)
 {
-    for (int64_t i = 0; i < rows; i += 2) {
-        const float *a = from + i * n;
+    int64_t steps = steps_of(rows);
+    for (int64_t l = 0; l < steps; l++) {
+        const float *a = from + 2 * l * n;
         for (int64_t j = 0; j < n; j += VEC) {
-            vec second = i + 1 < rows ? vec_load_n(a + n + j, n - j) : (vec){0};
-            vec_store_n((float *)to + i / 2 * n + j, (vec)rounded_pairs(vec_load_n(a + j, n - j), second), n - j);
+            vec second = 2 * l + 1 < rows ? vec_load_n(a + n + j, n - j) : (vec){0};
+            __m512i pairs = rounded_pairs(vec_load_n(a + j, n - j), second);
+            float *group = (float *)to + j * steps + l * ROWS;
+            _mm256_storeu_si256((void *)group, _mm512_castsi512_si256(pairs));
+            if (n - j > ROWS) {
+                _mm256_storeu_si256((void *)(group + ROWS * steps), _mm512_extracti64x4_epi64(pairs, 1));
+            }
         }
     }
-}
-
-bool dt_gemm_has_dots(void)
-{
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512bf16") != 0;
 }
 #else
 /* The row `matmul`. The product above is about as fast as oneDNN's (docs/benchmarks.md), faster where `a` is

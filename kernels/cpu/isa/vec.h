@@ -209,7 +209,7 @@ INLINE uvec vec_bf16_bits(vec v)
 
 INLINE hvec vec_to_bf16(vec v)
 {
-#if defined(__AVX512BF16__)
+#ifdef DT_DOTS
     return (hvec)_mm512_cvtneps_pbh((__m512)v); /* subnormals become 0 */
 #else
     uvec upper = vec_bf16_bits(v) >> 16;

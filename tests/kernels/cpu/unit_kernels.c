@@ -1112,7 +1112,8 @@ static void test_errors(void **unused)
 
 /* Products of the sizes that models have: the number of threads cuts them differently, and no
  * bit may know. */
-static void check_threads(int64_t m, int64_t n, int64_t k, bool a_transposed, bool b_transposed, enum dt_dtype type)
+static void check_threads(int64_t m, int64_t n, int64_t k, bool a_transposed, bool b_transposed, enum dt_dtype type,
+                          enum dt_dtype c_type)
 {
     size_t size = dt_dtype_size(type);
     float *x = malloc((size_t)(m * k + k * n) * sizeof *x);
@@ -1135,9 +1136,9 @@ static void check_threads(int64_t m, int64_t n, int64_t k, bool a_transposed, bo
                                                       .a_transposed = a_transposed,
                                                       .b_transposed = b_transposed,
                                                       .type = type,
-                                                      .c_type = DT_F32});
+                                                      .c_type = c_type});
         case_close(&d, s);
-        if (threads > 1 && memcmp(c, first, (size_t)(m * n) * sizeof *c) != 0) {
+        if (threads > 1 && memcmp(c, first, (size_t)(m * n) * dt_dtype_size(c_type)) != 0) {
             fail_msg("%s %lld x %lld x %lld: %d threads give other bits than one", dt_dtype_name(type), (long long)m,
                      (long long)n, (long long)k, threads);
         }
@@ -1158,9 +1159,10 @@ static void test_threads_of_products(void **unused)
                  {384, 1152, 1024, true, false},  {1000, 65, 384, false, true},    {777, 130, 4096, false, false},
                  {4096, 64, 32, false, false},    {513, 384, 65, false, false},    {16, 768, 3072, false, false},
                  {1, 50257, 64, false, true}};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        check_threads(sizes[i].m, sizes[i].n, sizes[i].k, sizes[i].a_transposed, sizes[i].b_transposed, DT_F32);
-        check_threads(sizes[i].m, sizes[i].n, sizes[i].k, sizes[i].a_transposed, sizes[i].b_transposed, DT_BF16);
+    static const enum dt_dtype types[][2] = {{DT_F32, DT_F32}, {DT_BF16, DT_F32}, {DT_BF16, DT_BF16}};
+    for (size_t i = 0; i < 3 * sizeof sizes / sizeof sizes[0]; i++) {
+        check_threads(sizes[i / 3].m, sizes[i / 3].n, sizes[i / 3].k, sizes[i / 3].a_transposed,
+                      sizes[i / 3].b_transposed, types[i % 3][0], types[i % 3][1]);
     }
 }
 
@@ -1325,7 +1327,7 @@ static void test_products(void **unused)
 struct dots {
     struct dt_gemm_half g;
     float *c, *before;
-    uint16_t *a, *b, bias[200], *low, *low_before;
+    uint16_t *a, *b, *bias, *low, *low_before;
 };
 
 static uint16_t *random_halves(size_t count)
@@ -1355,10 +1357,12 @@ static double product_at(const struct dots *d, int64_t i, int64_t j)
 /* Both layouts of a and b by the bits of `how`, and bias, accumulate, the type of c. */
 static void check_dots(int64_t m, int64_t n, int64_t k, unsigned how)
 {
+    int64_t some = m * n > 100000 ? 97 : 1; /* compares each 97th column of a large c */
     bool a_turned = how & 1, b_turned = how & 2;
     int64_t lda = (a_turned ? m : k) + (how & 32 ? 3 : 0), ldb = (b_turned ? k : n) + (how & 32 ? 1 : 0), ldc = n + 2;
     struct dots d = {.a = random_halves((size_t)(lda * (a_turned ? k : m))),
                      .b = random_halves((size_t)(ldb * (b_turned ? n : k))),
+                     .bias = random_halves((size_t)n),
                      .low = random_halves((size_t)(m * ldc)),
                      .low_before = malloc((size_t)(m * ldc) * 2),
                      .c = malloc((size_t)(m * ldc) * 4),
@@ -1366,9 +1370,6 @@ static void check_dots(int64_t m, int64_t n, int64_t k, unsigned how)
     memcpy(d.low_before, d.low, (size_t)(m * ldc) * 2);
     for (int64_t i = 0; i < m * ldc; i++) {
         d.c[i] = d.before[i] = dt_from_bf16(d.low[i]);
-    }
-    for (int64_t j = 0; j < n; j++) {
-        d.bias[j] = dt_to_bf16((float)j / 64);
     }
     d.g = (struct dt_gemm_half){.a = d.a,
                                 .b = d.b,
@@ -1387,7 +1388,7 @@ static void check_dots(int64_t m, int64_t n, int64_t k, unsigned how)
                                 .type = DT_BF16};
     dt_gemm_dots(&d.g);
     for (int64_t i = 0; i < m; i++) {
-        for (int64_t j = 0; j < ldc; j++) {
+        for (int64_t j = i % some; j < ldc; j += some) {
             double x = how & 16 ? (double)d.c[i * ldc + j] : (double)dt_from_bf16(d.low[i * ldc + j]);
             double y = j < n      ? product_at(&d, i, j)
                        : how & 16 ? (double)d.before[i * ldc + j]
@@ -1416,6 +1417,7 @@ static void check_dots(int64_t m, int64_t n, int64_t k, unsigned how)
     }
     free(d.a);
     free(d.b);
+    free(d.bias);
     free(d.low);
     free(d.low_before);
     free(d.c);
@@ -1431,6 +1433,9 @@ static void test_dot_products(void **unused)
         for (unsigned how = 0; how < 64; how++) {
             check_dots(shapes[s][0], shapes[s][1], shapes[s][2], how);
         }
+    }
+    for (unsigned how = 0; how < 4 && dt_gemm_has_dots(); how++) { /* parts of columns and of k are packed at a time */
+        check_dots(300, 2100, 1600, how | (how & 1 ? 12 : 0));
     }
 }
 
