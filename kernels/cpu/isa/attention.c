@@ -286,10 +286,32 @@ INLINE float sum_of_products(const void *x, const void *y, int64_t n, enum dt_dt
     return vec_sum(sum);
 }
 
-/* Of n elements that a tile reads. */
+/* The sum of products of n elements that a tile reads. */
 static float delta_of(const struct shape *x, const void *a, const void *b, int64_t n)
 {
     return DOTS(x) ? sum_of_products(a, b, n, DT_BF16) : sum_of_products(a, b, n, DT_F32);
+}
+
+struct size {
+    int64_t rows, keys;
+};
+
+/* to (keys, head_size) [+]= values (rows, keys) transposed, times the `rows` of a head, `step` elements apart. */
+static void turned_product(const struct shape *x, const struct backward_head *h, float *to, const float *values,
+                           const void *head, int64_t step, const struct size *size, bool add)
+{
+    pack(x, h->tile, head, step, 1, x->of.head_size, size->rows);
+    multiply(x, &(struct product){.c = to,
+                                  .ldc = x->kv_made,
+                                  .a = rounded_turned(x, h->pairs, values, size->rows, size->keys),
+                                  .lda = size->keys,
+                                  .turned = true,
+                                  .b = h->tile,
+                                  .packed_k = size->rows,
+                                  .m = size->keys,
+                                  .n = x->of.head_size,
+                                  .k = size->rows,
+                                  .add = add});
 }
 
 /* p (rows, keys): probabilities; ds (rows, keys): gradients of the scores before scaling */
@@ -325,30 +347,8 @@ static void backward_tile(const struct shape *x, const struct backward_head *h, 
         struct row row = row_of(x, h->b, h->h, begin + i, &keys);
         gradient_row(x, &row, h->p + i * n, h->ds + i * n, n, h->lse[begin + i], delta);
     }
-    pack(x, h->tile, dout, O, 1, D, rows);
-    multiply(x, &(struct product){.c = h->dv + at,
-                                  .ldc = x->kv_made,
-                                  .a = rounded_turned(x, h->pairs, h->p, rows, n),
-                                  .lda = n,
-                                  .turned = true,
-                                  .b = h->tile,
-                                  .packed_k = rows,
-                                  .m = n,
-                                  .n = D,
-                                  .k = rows,
-                                  .add = add});
-    pack(x, h->tile, q, S, 1, D, rows);
-    multiply(x, &(struct product){.c = h->dk + at,
-                                  .ldc = x->kv_made,
-                                  .a = rounded_turned(x, h->pairs, h->ds, rows, n),
-                                  .lda = n,
-                                  .turned = true,
-                                  .b = h->tile,
-                                  .packed_k = rows,
-                                  .m = n,
-                                  .n = D,
-                                  .k = rows,
-                                  .add = add});
+    turned_product(x, h, h->dv + at, h->p, dout, O, &(struct size){rows, n}, add);
+    turned_product(x, h, h->dk + at, h->ds, q, S, &(struct size){rows, n}, add);
     multiply(x, &(struct product){.c = h->dq + begin * x->q_made,
                                   .ldc = x->q_made,
                                   .a = rounded(x, h->ds, rows, n),

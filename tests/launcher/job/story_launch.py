@@ -564,11 +564,11 @@ SUBMITTED = r"""
 cd "$2"
 "$1" sh -c 'echo $PPID > agent; echo "$DTRUN_PAGE" > page; setsid sleep 1000 & echo $! > left; exec sleep 1000' 2> first &
 guard=$!
-while [ ! -s left ]; do sleep 0.01; done
-( DTRUN_PAGE=$(cat page) "$1" sh -c ': > begun; while [ ! -e go ]; do sleep 0.05; done; echo fine > done' 2> second; echo $? > code ) &
-while [ ! -e begun ]; do sleep 0.01; done
+i=0; while [ ! -s left ] && [ $((i += 1)) -lt 2000 ]; do sleep 0.01; done
+( DTRUN_PAGE=$(cat page) "$1" sh -c ': > begun; i=0; while [ ! -e go ] && [ $((i += 1)) -lt 2000 ]; do sleep 0.05; done; echo fine > done' 2> second; echo $? > code ) &
+i=0; while [ ! -e begun ] && [ $((i += 1)) -lt 2000 ]; do sleep 0.01; done
 kill -STOP $(cat agent) && kill -9 $guard $(cat agent)  # stopped, as it would say that the guard was killed
-while kill -0 $(cat left) 2> /dev/null; do sleep 0.01; done
+i=0; while kill -0 $(cat left) 2> /dev/null && [ $((i += 1)) -lt 2000 ]; do sleep 0.01; done
 i=0; while [ ! -s first ] && [ $((i += 1)) -lt 1000 ]; do sleep 0.02; done
 touch go
 wait
