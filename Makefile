@@ -39,7 +39,7 @@ SOURCES := $(foreach d,$(FOLDERS),$(wildcard $(d)/*.c)) $(filter-out $(MAINS),$(
 # kernels/cpu/isa/*.c are compiled once per instruction set, with DT_ISA naming it; kernels/cpu chooses at run time.
 ISA_SOURCES := $(wildcard kernels/cpu/isa/*.c)
 # Once more for F16, but for what has no 16-bit type or only BF16.
-F16_SOURCES := $(filter-out %/table.c %/gemm.c %/activation_table.c,$(ISA_SOURCES))
+F16_SOURCES := $(filter-out %/table.c %/gemm.c %/gemm_few.c %/activation_table.c,$(ISA_SOURCES))
 ISA_plain :=
 ISA_avx2 := -mavx2 -mfma -mf16c -mprefer-vector-width=256
 ISA_avx512 := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512

@@ -14,6 +14,8 @@ extern const struct dt_cpu_half ISA(dt_cpu_half);
 
 /* Runs in the calling thread. An element's bits do not depend on m and n. */
 void ISA_BASE(dt_gemm)(const struct dt_gemm *g);
+/* gemm_few.c: the same for at most DT_FEW_ROWS rows, with blocks of `step` of k. */
+void ISA_BASE(dt_gemm_few)(const struct dt_gemm *g, int64_t step);
 
 /* For products that share b: dt_gemm_pack packs it once, all k rows as one block, into `to`, which
  * holds DT_PACKED(n) * k floats. A product may use fewer columns (from the first on) and fewer rows
