@@ -5,9 +5,11 @@
 #include "worker/data/tokenizers/tokenizer.h"
 #include "worker/run/prompt.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 void train_add_prompt(struct train_generate *g, bool is_text, const char *value)
 {
@@ -171,8 +173,22 @@ static int generate(const struct train_generate *g, const struct job_generation 
     return rc;
 }
 
+/* A text may stand where a path belongs. */
+static bool is_there(const char *path, const char *what)
+{
+    struct stat st;
+    bool there = stat(path, &st) == 0 || errno != ENOENT;
+    if (!there) {
+        (void)fprintf(stderr, "train: %s: no such %s; a text to continue is given by --prompt TEXT\n", path, what);
+    }
+    return there;
+}
+
 int train_generate(const struct train_generate *g, const struct job_arguments *args)
 {
+    if (!is_there(g->path, "folder") || (args->path != NULL && !is_there(args->path, "job file"))) {
+        return DT_EXIT_USAGE;
+    }
     struct job job;
     struct dt_error err = {.status = DT_OK};
     struct dt_text problems;
@@ -181,7 +197,7 @@ int train_generate(const struct train_generate *g, const struct job_arguments *a
     if (rc != 0) {
         (void)fprintf(stderr, "%s", dt_text_str(&problems));
     } else if (!g->chats && g->count == 0 && job.generation.prompt.count + job.generation.prompt_ids.count == 0) {
-        (void)fprintf(stderr, "train: --generate: no prompt; give --prompt_ids 1,2,3 or --prompt TEXT\n");
+        (void)fprintf(stderr, "train: --generate: no prompt; give --prompt TEXT or --prompt_ids 1,2,3\n");
         rc = dt_fail(&err, DT_USAGE, "no prompt");
     } else if ((rc = generate(g, &job.generation, &err)) != 0) {
         (void)fprintf(stderr, "train: %s\n", err.text);

@@ -168,8 +168,8 @@ static const struct data_ops *find_row(const char *glob, const char *format, con
     if (pixels && automatic && stat(glob, &st) == 0 && S_ISDIR(st.st_mode)) {
         (void)dt_fail(err, DT_INVALID,
                       "%s: is a folder without folders of images, one for each class; other data are named by their "
-                      "files, for example %s/*.safetensors",
-                      glob, glob);
+                      "files: %s/*.safetensors, %s/data_batch_*.bin of CIFAR-10, %s/train-images-idx3-ubyte of IDX",
+                      glob, glob, glob, glob);
         return NULL;
     }
     if (data_files_open(&files, glob, tensors, err) != 0) {

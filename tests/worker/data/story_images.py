@@ -145,12 +145,12 @@ def test_damaged(tmp_path, ranks):
     done = train(job, tmp_path / "refused", ranks, check=False)
     assert done.returncode == 100 and f"{path}: damaged PNG: " in done.stderr and 'data.on_bad_image to "skip"' in done.stderr
     done = train(job, tmp_path / "skipped", ranks, "data.on_bad_image=skip")
-    assert f"skipped: {path}: damaged PNG: " in done.stderr and "1 damaged images were skipped by this rank (1 of kind-1)" in done.stderr
+    assert f"skipped: {path}: damaged PNG: " in done.stderr and "damaged images that this rank skipped: 1 (1 of kind-1)" in done.stderr
     assert len([1 for _, k, _ in losses(tmp_path / "skipped") if k == "loss"]) == 12
     with open(path, "r+b") as f:
         f.truncate(20)
     done = train(job, tmp_path / "at once", ranks, check=False)
-    assert done.returncode == 2 and f"{path}: damaged PNG: the file is cut off (1 of {COUNT} images are damaged)" in done.stderr
+    assert done.returncode == 2 and f"{path}: damaged PNG: the file is cut off (damaged: 1 of {COUNT} images)" in done.stderr
     done = train(job, tmp_path / "left out", ranks, "data.on_bad_image=skip")
     assert f"1 of {COUNT} images are skipped (1 of kind-1); the first: {path}: damaged PNG" in done.stderr
 

@@ -746,7 +746,7 @@ static void test_damaged(void **state)
             assert_int_equal(read_epoch(&s, 2, &first_read, &err), -1);
         } else {
             assert_int_equal(data_prepare(&s, &job, true, &err), -1);
-            assert_says(&err, "(1 of 12 images are damaged)");
+            assert_says(&err, "(damaged: 1 of 12 images)");
         }
         assert_says(&err, "bad/class1/05.png: damaged PNG: ");
         assert_says(&err, "remove it, or set data.on_bad_image to \"skip\"");

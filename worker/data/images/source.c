@@ -123,7 +123,7 @@ static void close_images(struct data_source *s)
     if (im->skipped > 0) {
         struct dt_text classes;
         list_classes(im, skipped_of, &classes);
-        dt_log(DT_LOG_WARN, "data", "%lld damaged images were skipped by this rank (%s)", (long long)im->skipped,
+        dt_log(DT_LOG_WARN, "data", "damaged images that this rank skipped: %lld (%s)", (long long)im->skipped,
                dt_text_str(&classes));
         dt_text_clear(&classes);
     }
@@ -402,7 +402,7 @@ static int prepare(struct data_source *s, const struct job *job, bool training, 
         return -1;
     }
     if (im->bad_count > 0 && (!im->skips || im->bad_count == im->folder.count)) {
-        return dt_fail(err, DT_INVALID, "%.380s (%" PRId64 " of %" PRId64 " images are damaged); %s",
+        return dt_fail(err, DT_INVALID, "%.380s (damaged: %" PRId64 " of %" PRId64 " images); %s",
                        im->first_bad.text, im->bad_count, im->folder.count,
                        im->skips ? "there is no other" : "remove it, or set data.on_bad_image to \"skip\"");
     }

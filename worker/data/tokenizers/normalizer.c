@@ -400,8 +400,8 @@ static int fail_type(const char *type, struct dt_error *err)
     for (size_t i = 0; i < ROWS; i++) {
         dt_list_add(&names, "%s", rows[i].type);
     }
-    (void)dt_fail(err, DT_INVALID, "type: %s; there are %s", dt_text_excerpt(type, strlen(type), shown, sizeof shown),
-                  dt_text_str(&list));
+    (void)dt_fail(err, DT_INVALID, "type: %s is not supported; there are %s",
+                  dt_text_excerpt(type, strlen(type), shown, sizeof shown), dt_text_str(&list));
     dt_text_clear(&list);
     return -1;
 }

@@ -274,7 +274,8 @@ static int apply_one(struct form *f, const cJSON *json, struct dt_error *err)
     }
     char shown[64];
     return dt_fail(err, DT_INVALID,
-                   "type: %s; there are TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel, Sequence",
+                   "type: %s is not supported; there are TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel, "
+                   "Sequence",
                    dt_text_excerpt(type, strlen(type), shown, sizeof shown));
 }
 

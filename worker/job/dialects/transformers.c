@@ -337,7 +337,7 @@ static const struct dialect_rule rules[] = {
     MOVE("max_length", "data.sequence_length"),
     MOVE("cutoff_len", "data.sequence_length"),
     MOVE("sequence_len", "data.sequence_length"),
-    WORDS("packing", NULL, "false=|true=!" LATER),
+    WORDS("packing", NULL, "false=|true=!texts are packed anyway, and data.document_mask keeps documents apart; remove it"),
     WORDS("eval_packing", NULL, "false=|true=!" LATER),
     SILENT("packing_strategy", "counts with packing alone"),
     WORDS("padding_free", NULL, "false=|true=!" LATER),

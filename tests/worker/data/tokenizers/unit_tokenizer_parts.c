@@ -330,7 +330,7 @@ static void refuses_postprocessor(const char *part, const char *text)
 static void test_refused(void **state)
 {
     (void)state;
-    refuses_normalizer("{\"type\": \"Foo\"}", "type: Foo; there are NFC, NFD");
+    refuses_normalizer("{\"type\": \"Foo\"}", "type: Foo is not supported; there are NFC, NFD");
     refuses_normalizer("{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"}, {\"type\": \"Bar\"}]}",
                        "normalizers[1]: type: Bar");
     refuses_normalizer("{\"type\": \"Strip\", \"strip_left\": true}", "strip_right: missing");
@@ -339,7 +339,7 @@ static void test_refused(void **state)
     /* a unit of the byte 1 with a value that lies outside of the trie */
     refuses_normalizer("{\"type\": \"Precompiled\", \"precompiled_charsmap\": \"CAAAAAEAAAABIQAA\"}",
                        "leads outside of the map");
-    refuses_postprocessor("{\"type\": \"Foo\"}", "type: Foo; there are");
+    refuses_postprocessor("{\"type\": \"Foo\"}", "type: Foo is not supported; there are");
     refuses_postprocessor("{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"x\", "
                           "\"type_id\": 0}}], \"pair\": [], \"special_tokens\": {}}",
                           "single[0]: special_tokens: has no ids of x");
