@@ -132,7 +132,7 @@ def test_the_driver_says_why_a_call_failed(place):
     with started:
         result = finish(started)
     line = cause(result)
-    assert re.search(r"exit code 111: (device|copy|compute): GPU 0 \(software GPU, bus 0000:01:00\.0\): .*a kernel failed", line), line
+    assert re.search(r"exit code 111: (products: )?(device|copy|compute): GPU 0 \(software GPU, bus 0000:01:00\.0\): .*a kernel failed", line), line
     assert "; serial number 77; the driver says: Xid 74 (NVLink error)" in line, result
 
 
