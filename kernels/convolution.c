@@ -9,9 +9,8 @@
 
 enum {
     WINOGRAD_CHANNELS = 16, /* fewer leave more work with the sums around the products than these save */
-    WINOGRAD_VALUES = 16,
     WINOGRAD_BYTES = 640 << 10,
-    WINOGRAD_LEAST = 64,
+    WINOGRAD_LEAST = 128,
     WINOGRAD_STEP = 16,
     WINOGRAD_PANEL = 48 /* columns of panels are a divisor of it (DT_PACKED) */
 };
@@ -52,9 +51,14 @@ bool dt_convolution_is_winograd(const struct dt_windows *w, int64_t out, bool pl
            out >= WINOGRAD_CHANNELS;
 }
 
-int64_t dt_winograd_chunk(int64_t in, int64_t out)
+int dt_winograd_side(enum dt_dtype type)
 {
-    int64_t tiles = WINOGRAD_BYTES / ((int64_t)sizeof(float) * WINOGRAD_VALUES * (in + out));
+    return dt_dtype_half(type) ? 6 : 4;
+}
+
+int64_t dt_winograd_chunk(int64_t in, int64_t out, int side)
+{
+    int64_t tiles = WINOGRAD_BYTES / ((int64_t)sizeof(float) * side * side * (in + out));
     return more(tiles / WINOGRAD_STEP * WINOGRAD_STEP, WINOGRAD_LEAST);
 }
 
@@ -64,11 +68,11 @@ static int64_t padded(int64_t columns)
 }
 
 /* Weights as panels of either pass, or sums of their gradient and a chunk of tiles behind them. */
-static int64_t winograd_bytes(const struct dt_windows *w, int64_t out)
+static int64_t winograd_bytes(const struct dt_windows *w, int64_t out, int side)
 {
     int64_t in = w->channels, apart = DT_WINOGRAD_APART, packed = more(in * padded(out), out * padded(in)) + apart;
-    int64_t gradient = in * out + dt_winograd_chunk(in, out) * (padded(in) + out) + 3 * apart;
-    return WINOGRAD_VALUES * more(packed, gradient) * (int64_t)sizeof(float);
+    int64_t gradient = in * out + dt_winograd_chunk(in, out, side) * (padded(in) + out) + 3 * apart;
+    return side * side * more(packed, gradient) * (int64_t)sizeof(float);
 }
 
 /* Gradients in 16 bits would be rounded for each piece of the batch: then the sum of the pieces is F32. */
@@ -84,7 +88,8 @@ int64_t dt_convolution_work(const struct dt_windows *w, int64_t out, bool planar
     int64_t unfolded =
         dt_convolution_is_plain(w, planar) ? 0 : rows_of(w, samples) * columns_of(w) * (int64_t)dt_dtype_size(type);
     int64_t parts = unfolded + (samples < w->batch ? weight_sum_bytes(w, out, type) : 0);
-    return dt_convolution_is_winograd(w, out, planar) ? more(parts, winograd_bytes(w, out)) : parts;
+    return dt_convolution_is_winograd(w, out, planar) ? more(parts, winograd_bytes(w, out, dt_winograd_side(type)))
+                                                      : parts;
 }
 
 /* ---- parts ---- */

@@ -6,7 +6,8 @@
 
 #include <math.h>
 
-#define ROWS 128 /* of a block */
+#define ROWS 128       /* of a block */
+enum { TOGETHER = 4 }; /* vectors of columns that are read row by row */
 
 /* A call, and two sums of each block and column: (blocks, 2, cols). */
 struct blocks {
@@ -23,23 +24,44 @@ static struct blocks blocks_of(const void *args, int64_t rows, int64_t cols)
 
 /* ---- moments ---- */
 
-INLINE void moments_of(const struct blocks *k, const void *x, int64_t part, enum dt_dtype type)
+/* Of `vectors` vectors of columns from c on: a row's columns of a cache line together. */
+INLINE void moments_of_columns(const struct blocks *k, const void *x, int64_t part, int64_t c, int vectors,
+                               enum dt_dtype type)
 {
     int64_t C = k->cols, begin = part * ROWS, end = min64(k->rows, begin + ROWS);
-    float *to = k->sums + part * 2 * C;
+    float *to = k->sums + part * 2 * C + c;
     const vec count = vec_all((float)(end - begin));
-    for (int64_t c = 0; c < C; c += VEC) {
-        vec sum = {0}, squares = {0};
-        for (int64_t i = begin; i < end; i++) {
-            sum += vec_get(x, i * C + c, C - c, type);
+    vec mean[TOGETHER] = {0}, squares[TOGETHER] = {0};
+    for (int64_t i = begin; i < end; i++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) {
+            mean[v] += vec_get(x, i * C + c + v * VEC, C - c - v * VEC, type);
         }
-        const vec mean = sum / count;
-        for (int64_t i = begin; i < end; i++) {
-            vec d = vec_get(x, i * C + c, C - c, type) - mean;
-            squares = vec_fma(d, d, squares);
+    }
+    for (int v = 0; v < vectors; v++) {
+        mean[v] /= count;
+    }
+    for (int64_t i = begin; i < end; i++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) {
+            vec d = vec_get(x, i * C + c + v * VEC, C - c - v * VEC, type) - mean[v];
+            squares[v] = vec_fma(d, d, squares[v]);
         }
-        vec_store_n(to + c, mean, C - c);
-        vec_store_n(to + C + c, squares, C - c);
+    }
+    for (int v = 0; v < vectors; v++) {
+        vec_store_n(to + v * VEC, mean[v], C - c - v * VEC);
+        vec_store_n(to + C + v * VEC, squares[v], C - c - v * VEC);
+    }
+}
+
+INLINE void moments_of(const struct blocks *k, const void *x, int64_t part, enum dt_dtype type)
+{
+    int64_t c = 0;
+    for (; c + TOGETHER * VEC <= k->cols; c += TOGETHER * VEC) {
+        moments_of_columns(k, x, part, c, TOGETHER, type);
+    }
+    for (; c < k->cols; c += VEC) {
+        moments_of_columns(k, x, part, c, 1, type);
     }
 }
 
@@ -169,27 +191,45 @@ DT_ISA_KERNEL(batch_norm)
 
 /* ---- its gradients ---- */
 
-INLINE void sums_of(const struct blocks *k, const struct dt_batch_norm_sums_args *a, int64_t part, enum dt_dtype type)
+INLINE void sums_of_columns(const struct blocks *k, const struct dt_batch_norm_sums_args *a, int64_t part, int64_t c,
+                            int vectors, enum dt_dtype type)
 {
     int64_t C = k->cols, begin = part * ROWS, end = min64(k->rows, begin + ROWS);
     const float *mean = a->statistics;
     const void *dy = a->dy, *y = a->y, *x = a->x;
     void *dz = a->dz;
-    float *to = k->sums + part * 2 * C;
-    for (int64_t c = 0; c < C; c += VEC) {
-        const vec m = vec_load_n(mean + c, C - c);
-        vec sum = {0}, product = {0};
-        for (int64_t i = begin; i < end; i++) {
-            vec d = vec_get(dy, i * C + c, C - c, type);
+    float *to = k->sums + part * 2 * C + c;
+    vec m[TOGETHER], sum[TOGETHER] = {0}, product[TOGETHER] = {0};
+    for (int v = 0; v < vectors; v++) {
+        m[v] = vec_load_n(mean + c + v * VEC, C - c - v * VEC);
+    }
+    for (int64_t i = begin; i < end; i++) {
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) {
+            int64_t at = i * C + c + v * VEC, n = C - c - v * VEC;
+            vec d = vec_get(dy, at, n, type);
             if (y != NULL) {
-                d = vec_pick(vec_get(y, i * C + c, C - c, type) > 0, d, vec_all(0));
-                vec_put(dz, i * C + c, d, C - c, type);
+                d = vec_pick(vec_get(y, at, n, type) > 0, d, vec_all(0));
+                vec_put(dz, at, d, n, type);
             }
-            sum += d;
-            product = vec_fma(d, vec_get(x, i * C + c, C - c, type) - m, product);
+            sum[v] += d;
+            product[v] = vec_fma(d, vec_get(x, at, n, type) - m[v], product[v]);
         }
-        vec_store_n(to + c, sum, C - c);
-        vec_store_n(to + C + c, product, C - c);
+    }
+    for (int v = 0; v < vectors; v++) {
+        vec_store_n(to + v * VEC, sum[v], C - c - v * VEC);
+        vec_store_n(to + C + v * VEC, product[v], C - c - v * VEC);
+    }
+}
+
+INLINE void sums_of(const struct blocks *k, const struct dt_batch_norm_sums_args *a, int64_t part, enum dt_dtype type)
+{
+    int64_t c = 0;
+    for (; c + TOGETHER * VEC <= k->cols; c += TOGETHER * VEC) {
+        sums_of_columns(k, a, part, c, TOGETHER, type);
+    }
+    for (; c < k->cols; c += VEC) {
+        sums_of_columns(k, a, part, c, 1, type);
     }
 }
 

@@ -101,13 +101,24 @@ DT_ISA_KERNEL(unfold)
 
 /* ---- fold ---- */
 
-/* Adds place k of a window, which begins at element `from` of dout, to the sums of a pixel. */
+/* Adds place k of a window, which begins at element `from` of dout, to the sums of a pixel: VEC channels, which
+ * lie `all` apart, become a vector at a time. */
 INLINE void fold_window(float *sums, const void *dout, int64_t from, int64_t k, int64_t channels, int64_t all,
                         enum dt_dtype type)
 {
-    for (int64_t c = 0; c < channels; c++) {
-        int64_t at = from + c * all + k;
-        sums[c] += type == DT_HALF ? vec_get(dout, at, 1, DT_HALF)[0] : ((const float *)dout)[at];
+    for (int64_t c = 0; c < channels; c += VEC) {
+        int64_t n = min64(VEC, channels - c), at = from + c * all + k;
+        uint16_t halves[VEC];
+        float floats[VEC];
+        for (int64_t i = 0; i < n; i++) {
+            if (type == DT_HALF) {
+                halves[i] = ((const uint16_t *)dout)[at + i * all];
+            } else {
+                floats[i] = ((const float *)dout)[at + i * all];
+            }
+        }
+        vec_store_n(sums + c,
+                    vec_load_n(sums + c, n) + vec_get(type == DT_HALF ? (const void *)halves : floats, 0, n, type), n);
     }
 }
 

@@ -1,20 +1,21 @@
-/* Convolutions of 3 x 3 with stride 1 by Winograd's minimal filtering F(2 x 2, 3 x 3) (Lavin and Gray,
- * 2015): a tile of 2 x 2 outputs takes 16 multiplications per pair of channels instead of 36. Tiles
- * of 4 x 4 inputs, and the weights, become 16 values each by sums and differences. One product of
+/* Convolutions of 3 x 3 with stride 1 by Winograd's minimal filtering (Lavin and Gray, 2015): F(2 x 2, 3 x 3)
+ * for F32, where a tile of 2 x 2 outputs takes 16 multiplications per pair of channels instead of 36, and
+ * F(4 x 4, 3 x 3) for 16-bit types, where one of 4 x 4 takes 36 instead of 144; its sums have factors of up to 8,
+ * so its error in F32 is ten times as large, which is below a hundredth of the rounding to 16 bits. Tiles of
+ * side x side inputs, and the weights, become side x side values each by sums and differences. One product of
  * matrices per value follows, and sums make outputs of it:
  *
  *   y = A^T [(G w G^T) * (B^T x B)] A        dw = G^T [sum over tiles of (A dy A^T) * (B^T x B)] G
  *
- * dx is the same convolution of dy, by weights turned by half a turn. Everything in between is F32,
- * also for BF16, and results are rounded once. A tile's bits depend on the tile alone; dw is summed
- * tile by tile, in order. */
+ * dx is the same convolution of dy, by weights turned by half a turn. Everything in between is F32, and results
+ * are rounded once. A tile's bits depend on the tile alone; dw is summed tile by tile, in order. */
 #include "kernels/convolution.h"
 #include "kernels/cpu/isa/isa.h"
 #include "kernels/cpu/pool.h"
 
 #include <string.h>
 
-enum { SIDE = 4, VALUES = SIDE * SIDE, OUT_SIDE = 2, TAPS = 9 };
+enum { SIDE_MOST = 6, OUT_SIDE_MOST = SIDE_MOST - 2, TAPS = 9 };
 #define CHUNK_PARTS 16 /* tiles of a part when a gradient's chunk is transformed */
 #define K_BLOCK 256    /* channels of one product: a panel of weights fits the L1 cache */
 #define O_BLOCK 128    /* rows of one product of a gradient */
@@ -25,20 +26,28 @@ struct winograd {
     const void *from, *weights;
     void *to;
     const void *dy;  /* of the gradient */
-    float *u;        /* 16 matrices: weights as panels, or sums of a gradient */
+    float *u;        /* a matrix for each value: weights as panels, or sums of a gradient */
     float *tiles_at; /* of a gradient: values of a chunk of tiles */
     int64_t height, width, tile_rows, tile_cols, tiles, in, out, chunk, first;
     bool accumulate;
     enum dt_dtype type, grad_type;
+    int side, values; /* of a tile; functions that compute have the side as a constant */
 };
 
-static struct winograd winograd_of(const struct dt_windows *w, int64_t in, int64_t out, void *work)
+static struct winograd winograd_of(const struct dt_windows *w, int64_t in, int64_t out, enum dt_dtype type, void *work)
 {
-    struct winograd x = {.height = w->height, .width = w->width, .in = in, .out = out, .u = work};
-    x.tile_rows = parts_of(w->height, OUT_SIDE);
-    x.tile_cols = parts_of(w->width, OUT_SIDE);
+    struct winograd x = {.height = w->height,
+                         .width = w->width,
+                         .in = in,
+                         .out = out,
+                         .u = work,
+                         .type = type,
+                         .side = dt_winograd_side(type)};
+    x.values = x.side * x.side;
+    x.tile_rows = parts_of(w->height, x.side - 2);
+    x.tile_cols = parts_of(w->width, x.side - 2);
     x.tiles = w->batch * x.tile_rows * x.tile_cols;
-    x.chunk = dt_winograd_chunk(in, out);
+    x.chunk = dt_winograd_chunk(in, out, x.side);
     return x;
 }
 
@@ -57,7 +66,8 @@ struct tile {
 INLINE struct tile tile_of(const struct winograd *w, int64_t at)
 {
     int64_t line = at / w->tile_cols;
-    return (struct tile){line / w->tile_rows, line % w->tile_rows * OUT_SIDE, at % w->tile_cols * OUT_SIDE};
+    int64_t outputs = w->side - 2;
+    return (struct tile){line / w->tile_rows, line % w->tile_rows * outputs, at % w->tile_cols * outputs};
 }
 
 /* The addresses of side x side pixels from (y, x) on; `zeros` outside of the image. */
@@ -73,70 +83,178 @@ INLINE void pixels_of(const char **to, const void *images, const struct winograd
     }
 }
 
+/* ---- sums of a line: of 4 values, from the points 0, 1, -1 and infinity; of 6, with 2 and -2 ---- */
+
+/* B^T d */
+INLINE void input_line(vec *t, const vec *d, int side)
+{
+    if (side == 4) {
+        t[0] = d[0] - d[2];
+        t[1] = d[1] + d[2];
+        t[2] = d[2] - d[1];
+        t[3] = d[1] - d[3];
+    } else {
+        vec even = d[4] - 4.0F * d[2], odd = d[3] - 4.0F * d[1], even2 = d[4] - d[2], odd2 = 2.0F * (d[3] - d[1]);
+        t[0] = d[4] + (4.0F * d[0] - 5.0F * d[2]);
+        t[1] = even + odd;
+        t[2] = even - odd;
+        t[3] = even2 + odd2;
+        t[4] = even2 - odd2;
+        t[5] = d[5] + (4.0F * d[1] - 5.0F * d[3]);
+    }
+}
+
+/* A d */
+INLINE void gradient_line(vec *t, const vec *d, int side)
+{
+    if (side == 4) {
+        t[0] = d[0];
+        t[1] = d[0] + d[1];
+        t[2] = d[0] - d[1];
+        t[3] = -d[1];
+    } else {
+        vec even = d[0] + d[2], odd = d[1] + d[3], even2 = d[0] + 4.0F * d[2], odd2 = 2.0F * d[1] + 8.0F * d[3];
+        t[0] = d[0];
+        t[1] = even + odd;
+        t[2] = even - odd;
+        t[3] = even2 + odd2;
+        t[4] = even2 - odd2;
+        t[5] = d[3];
+    }
+}
+
+/* A^T m */
+INLINE void output_line(vec *y, const vec *m, int side)
+{
+    if (side == 4) {
+        y[0] = m[0] + m[1] + m[2];
+        y[1] = m[1] - m[2] - m[3];
+    } else {
+        vec even = m[1] + m[2], odd = m[1] - m[2], even2 = m[3] + m[4], odd2 = m[3] - m[4];
+        y[0] = m[0] + even + even2;
+        y[1] = odd + 2.0F * odd2;
+        y[2] = even + 4.0F * even2;
+        y[3] = m[5] + (odd + 8.0F * odd2);
+    }
+}
+
+/* G g */
+INLINE void weights_line(vec *u, const vec *g, int side)
+{
+    if (side == 4) {
+        u[0] = g[0];
+        u[1] = 0.5F * (g[0] + g[1] + g[2]);
+        u[2] = 0.5F * (g[0] - g[1] + g[2]);
+        u[3] = g[2];
+    } else {
+        vec even = (-1.0F / 6) * (g[0] + g[2]), odd = (-1.0F / 6) * g[1];
+        vec even2 = (1.0F / 24) * g[0] + (1.0F / 6) * g[2], odd2 = (1.0F / 12) * g[1];
+        u[0] = 0.25F * g[0];
+        u[1] = even + odd;
+        u[2] = even - odd;
+        u[3] = even2 + odd2;
+        u[4] = even2 - odd2;
+        u[5] = g[2];
+    }
+}
+
+/* G^T u */
+INLINE void sums_line(vec *g, const vec *u, int side)
+{
+    if (side == 4) {
+        vec half = 0.5F * (u[1] + u[2]);
+        g[0] = u[0] + half;
+        g[1] = 0.5F * (u[1] - u[2]);
+        g[2] = half + u[3];
+    } else {
+        vec even = (-1.0F / 6) * (u[1] + u[2]), odd = (1.0F / 6) * (u[2] - u[1]);
+        vec even2 = u[3] + u[4], odd2 = u[3] - u[4];
+        g[0] = 0.25F * u[0] + even + (1.0F / 24) * even2;
+        g[1] = odd + (1.0F / 12) * odd2;
+        g[2] = u[5] + even + (1.0F / 6) * even2;
+    }
+}
+
 /* ---- values of a tile ---- */
 
 /* B^T d B of channels [c, c + n): value p goes to to[p * step]. */
-INLINE void transform_input(float *to, int64_t step, const char *const *pixel, int64_t c, int64_t n, enum dt_dtype type)
+INLINE void transform_input(float *to, int64_t step, const char *const *pixel, int64_t c, int64_t n, enum dt_dtype type,
+                            int side)
 {
-    vec t[SIDE][SIDE];
-#pragma GCC unroll 4
-    for (int j = 0; j < SIDE; j++) {
-        vec d0 = vec_get(pixel[j], c, n, type), d1 = vec_get(pixel[SIDE + j], c, n, type);
-        vec d2 = vec_get(pixel[2 * SIDE + j], c, n, type), d3 = vec_get(pixel[3 * SIDE + j], c, n, type);
-        t[0][j] = d0 - d2;
-        t[1][j] = d1 + d2;
-        t[2][j] = d2 - d1;
-        t[3][j] = d1 - d3;
+    vec t[SIDE_MOST][SIDE_MOST], line[SIDE_MOST];
+#pragma GCC unroll 6
+    for (int j = 0; j < side; j++) {
+        vec d[SIDE_MOST];
+#pragma GCC unroll 6
+        for (int i = 0; i < side; i++) {
+            d[i] = vec_get(pixel[i * side + j], c, n, type);
+        }
+        input_line(line, d, side);
+#pragma GCC unroll 6
+        for (int i = 0; i < side; i++) {
+            t[i][j] = line[i];
+        }
     }
-#pragma GCC unroll 4
-    for (int i = 0; i < SIDE; i++) {
-        float *row = to + i * SIDE * step;
-        vec_store_n(row, t[i][0] - t[i][2], n);
-        vec_store_n(row + step, t[i][1] + t[i][2], n);
-        vec_store_n(row + 2 * step, t[i][2] - t[i][1], n);
-        vec_store_n(row + 3 * step, t[i][1] - t[i][3], n);
+#pragma GCC unroll 6
+    for (int i = 0; i < side; i++) {
+        input_line(line, t[i], side);
+#pragma GCC unroll 6
+        for (int j = 0; j < side; j++) {
+            vec_store_n(to + (i * side + j) * step, line[j], n);
+        }
     }
 }
 
 /* A dy A^T */
 INLINE void transform_gradient(float *to, int64_t step, const char *const *pixel, int64_t c, int64_t n,
-                               enum dt_dtype type)
+                               enum dt_dtype type, int side)
 {
-    vec t[SIDE][OUT_SIDE];
-#pragma GCC unroll 2
-    for (int j = 0; j < OUT_SIDE; j++) {
-        vec d0 = vec_get(pixel[j], c, n, type), d1 = vec_get(pixel[OUT_SIDE + j], c, n, type);
-        t[0][j] = d0;
-        t[1][j] = d0 + d1;
-        t[2][j] = d0 - d1;
-        t[3][j] = -d1;
-    }
+    vec t[SIDE_MOST][OUT_SIDE_MOST], line[SIDE_MOST];
 #pragma GCC unroll 4
-    for (int i = 0; i < SIDE; i++) {
-        float *row = to + i * SIDE * step;
-        vec_store_n(row, t[i][0], n);
-        vec_store_n(row + step, t[i][0] + t[i][1], n);
-        vec_store_n(row + 2 * step, t[i][0] - t[i][1], n);
-        vec_store_n(row + 3 * step, -t[i][1], n);
+    for (int j = 0; j < side - 2; j++) {
+        vec d[OUT_SIDE_MOST];
+#pragma GCC unroll 4
+        for (int i = 0; i < side - 2; i++) {
+            d[i] = vec_get(pixel[i * (side - 2) + j], c, n, type);
+        }
+        gradient_line(line, d, side);
+#pragma GCC unroll 6
+        for (int i = 0; i < side; i++) {
+            t[i][j] = line[i];
+        }
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < side; i++) {
+        gradient_line(line, t[i], side);
+#pragma GCC unroll 6
+        for (int j = 0; j < side; j++) {
+            vec_store_n(to + (i * side + j) * step, line[j], n);
+        }
     }
 }
 
 /* A^T m A of channels [o, o + n) of one tile; value p is at m[p * step]. */
 INLINE void transform_output(const struct winograd *w, struct tile at, const float *m, int64_t step, int64_t o,
-                             int64_t n, enum dt_dtype type)
+                             int64_t n, enum dt_dtype type, int side)
 {
-    vec s[OUT_SIDE][SIDE];
+    vec s[OUT_SIDE_MOST][SIDE_MOST], y[OUT_SIDE_MOST];
+#pragma GCC unroll 6
+    for (int j = 0; j < side; j++) {
+        vec column[SIDE_MOST];
+#pragma GCC unroll 6
+        for (int i = 0; i < side; i++) {
+            column[i] = vec_load_n(m + (i * side + j) * step, n);
+        }
+        output_line(y, column, side);
 #pragma GCC unroll 4
-    for (int j = 0; j < SIDE; j++) {
-        vec m0 = vec_load_n(m + j * step, n), m1 = vec_load_n(m + (SIDE + j) * step, n);
-        vec m2 = vec_load_n(m + (2 * SIDE + j) * step, n), m3 = vec_load_n(m + (3 * SIDE + j) * step, n);
-        s[0][j] = m0 + m1 + m2;
-        s[1][j] = m1 - m2 - m3;
+        for (int i = 0; i < side - 2; i++) {
+            s[i][j] = y[i];
+        }
     }
-#pragma GCC unroll 2
-    for (int i = 0; i < OUT_SIDE; i++) {
-        vec y[OUT_SIDE] = {s[i][0] + s[i][1] + s[i][2], s[i][1] - s[i][2] - s[i][3]};
-        for (int j = 0; j < OUT_SIDE && at.y + i < w->height; j++) {
+#pragma GCC unroll 4
+    for (int i = 0; i < side - 2; i++) {
+        output_line(y, s[i], side);
+        for (int j = 0; j < side - 2 && at.y + i < w->height; j++) {
             if (at.x + j < w->width) {
                 int64_t to = ((at.b * w->height + at.y + i) * w->width + at.x + j) * w->out + o;
                 vec_put(w->to, to, w->accumulate ? y[j] + vec_get(w->to, to, n, type) : y[j], n, type);
@@ -154,27 +272,30 @@ static void taps_of(float *g, int64_t step, float *room, const struct winograd *
     dt_transpose(g, step, from, TAPS, channels, TAPS);
 }
 
-/* G g G^T; value p, or its place after half a turn, goes to to[p * step]. */
-INLINE void transform_weights(float *to, int64_t step, const float *g, int64_t g_step, int64_t n, bool turned)
+/* G g G^T; value p goes to to[p * step]. Tap k is at g[k * g_step], or from the last one on, after half a turn. */
+INLINE void transform_weights(float *to, int64_t step, const float *g, int64_t g_step, int64_t n, bool turned, int side)
 {
-    static const int turn[SIDE] = {3, 1, 2, 0};
-    vec t[SIDE][3];
+    vec t[SIDE_MOST][3], line[SIDE_MOST];
 #pragma GCC unroll 3
     for (int j = 0; j < 3; j++) {
-        vec g0 = vec_load_n(g + j * g_step, n), g1 = vec_load_n(g + (3 + j) * g_step, n),
-            g2 = vec_load_n(g + (6 + j) * g_step, n);
-        t[0][j] = g0;
-        t[1][j] = 0.5F * (g0 + g1 + g2);
-        t[2][j] = 0.5F * (g0 - g1 + g2);
-        t[3][j] = g2;
+        vec taps[3];
+#pragma GCC unroll 3
+        for (int i = 0; i < 3; i++) {
+            int k = 3 * i + j;
+            taps[i] = vec_load_n(g + (turned ? TAPS - 1 - k : k) * g_step, n);
+        }
+        weights_line(line, taps, side);
+#pragma GCC unroll 6
+        for (int i = 0; i < side; i++) {
+            t[i][j] = line[i];
+        }
     }
-#pragma GCC unroll 4
-    for (int i = 0; i < SIDE; i++) {
-        vec u[SIDE] = {t[i][0], 0.5F * (t[i][0] + t[i][1] + t[i][2]), 0.5F * (t[i][0] - t[i][1] + t[i][2]), t[i][2]};
-#pragma GCC unroll 4
-        for (int j = 0; j < SIDE; j++) {
-            int p = turned ? turn[i] * SIDE + turn[j] : i * SIDE + j;
-            vec_store_n(to + p * step, u[j], n);
+#pragma GCC unroll 6
+    for (int i = 0; i < side; i++) {
+        weights_line(line, t[i], side);
+#pragma GCC unroll 6
+        for (int j = 0; j < side; j++) {
+            vec_store_n(to + (i * side + j) * step, line[j], n);
         }
     }
 }
@@ -185,36 +306,56 @@ static int64_t matrix_of(const struct winograd *w)
 }
 
 /* Panel `part` of the forward pass: its columns are outputs, its rows channels. */
-static void pack_forward(void *context, int64_t part)
+INLINE void pack_forward(const struct winograd *w, int64_t part, int side)
 {
-    const struct winograd *w = context;
     int64_t C = w->in, first = part * DT_PANEL, cols = min64(DT_PANEL, w->out - first), step = apart(DT_PANEL * C);
-    float *t = dt_cpu_work(DT_WORK_KERNEL, (size_t)(VALUES * step + 2 * TAPS * C) * sizeof(float));
-    float *g = t + VALUES * step, *room = g + TAPS * C;
+    float *t = dt_cpu_work(DT_WORK_KERNEL, (size_t)(w->values * step + 2 * TAPS * C) * sizeof(float));
+    float *g = t + w->values * step, *room = g + TAPS * C;
     for (int64_t o = 0; o < cols; o++) {
         taps_of(g, C, room, w, (first + o) * C, C);
         for (int64_t c = 0; c < C; c += VEC) {
-            transform_weights(t + o * C + c, step, g + c, C, min64(VEC, C - c), false);
+            transform_weights(t + o * C + c, step, g + c, C, min64(VEC, C - c), false, side);
         }
     }
-    for (int p = 0; p < VALUES; p++) {
+    for (int p = 0; p < w->values; p++) {
         ISA_BASE(dt_gemm_pack)(w->u + p * matrix_of(w) + first * C, t + p * step, 1, C, cols, C);
     }
 }
 
 /* The same of the backward pass: columns are channels of the images (w->out), rows outputs (w->in). */
-static void pack_backward(void *context, int64_t part)
+INLINE void pack_backward(const struct winograd *w, int64_t part, int side)
 {
-    const struct winograd *w = context;
     int64_t first = part * DT_PANEL, cols = min64(DT_PANEL, w->out - first);
     float g[TAPS * DT_PANEL] = {0}, room[TAPS * DT_PANEL];
     float *panel = w->u + first * w->in;
     for (int64_t o = 0; o < w->in; o++) {
         taps_of(g, DT_PANEL, room, w, o * w->out + first, cols);
         for (int64_t c = 0; c < DT_PANEL; c += VEC) {
-            transform_weights(panel + o * DT_PANEL + c, matrix_of(w), g + c, DT_PANEL, VEC, true);
+            transform_weights(panel + o * DT_PANEL + c, matrix_of(w), g + c, DT_PANEL, VEC, true, side);
         }
     }
+}
+
+/* Where a type decides, its side does, too: the copy for F32 and BF16 has both, that for F16 one. */
+#define BY_SIDE(w, function, ...)                                                                                      \
+    do {                                                                                                               \
+        if ((w)->side == 6) {                                                                                          \
+            function(w, __VA_ARGS__, 6);                                                                               \
+        } else {                                                                                                       \
+            function(w, __VA_ARGS__, 4);                                                                               \
+        }                                                                                                              \
+    } while (0)
+
+static void forward_panel(void *context, int64_t part)
+{
+    const struct winograd *w = context;
+    BY_SIDE(w, pack_forward, part);
+}
+
+static void backward_panel(void *context, int64_t part)
+{
+    const struct winograd *w = context;
+    BY_SIDE(w, pack_backward, part);
 }
 
 /* ---- images ---- */
@@ -237,35 +378,37 @@ static void multiply(const struct winograd *w, float *m, const float *v, const f
     }
 }
 
-INLINE void chunk_of_images(const struct winograd *w, int64_t first, int64_t count, enum dt_dtype type)
+INLINE void chunk_of_images(const struct winograd *w, int64_t first, int64_t count, int side)
 {
+    enum dt_dtype type = side == 6 ? DT_HALF : DT_F32;
+    int64_t values = (int64_t)side * side;
     int64_t v_step = apart(w->chunk * w->in), m_step = apart(w->chunk * w->out), u_step = matrix_of(w);
-    float *v = dt_cpu_work(DT_WORK_KERNEL, (size_t)(VALUES * (v_step + m_step) + w->in) * sizeof(float));
-    float *m = v + VALUES * v_step, *zeros = m + VALUES * m_step;
-    const char *pixel[VALUES];
+    float *v = dt_cpu_work(DT_WORK_KERNEL, (size_t)(values * (v_step + m_step) + w->in) * sizeof(float));
+    float *m = v + values * v_step, *zeros = m + values * m_step;
+    const char *pixel[SIDE_MOST * SIDE_MOST];
     memset(zeros, 0, (size_t)w->in * sizeof(float));
     for (int64_t i = 0; i < count; i++) {
         struct tile at = tile_of(w, first + i);
-        pixels_of(pixel, w->from, w, at.b, at.y - 1, at.x - 1, SIDE, w->in, zeros, dt_dtype_size(type));
+        pixels_of(pixel, w->from, w, at.b, at.y - 1, at.x - 1, side, w->in, zeros, dt_dtype_size(type));
         int64_t c = 0;
         for (; c + VEC <= w->in; c += VEC) {
-            transform_input(v + i * w->in + c, v_step, pixel, c, VEC, type);
+            transform_input(v + i * w->in + c, v_step, pixel, c, VEC, type, side);
         }
         if (c < w->in) {
-            transform_input(v + i * w->in + c, v_step, pixel, c, w->in - c, type);
+            transform_input(v + i * w->in + c, v_step, pixel, c, w->in - c, type, side);
         }
     }
-    for (int p = 0; p < VALUES; p++) {
+    for (int p = 0; p < values; p++) {
         multiply(w, m + p * m_step, v + p * v_step, w->u + p * u_step, count);
     }
     for (int64_t i = 0; i < count; i++) {
         struct tile at = tile_of(w, first + i);
         int64_t o = 0;
         for (; o + VEC <= w->out; o += VEC) {
-            transform_output(w, at, m + i * w->out + o, m_step, o, VEC, type);
+            transform_output(w, at, m + i * w->out + o, m_step, o, VEC, type, side);
         }
         if (o < w->out) {
-            transform_output(w, at, m + i * w->out + o, m_step, o, w->out - o, type);
+            transform_output(w, at, m + i * w->out + o, m_step, o, w->out - o, type, side);
         }
     }
 }
@@ -274,11 +417,7 @@ static void images_part(void *context, int64_t part)
 {
     const struct winograd *w = context;
     int64_t first = part * w->chunk, count = min64(w->chunk, w->tiles - first);
-    if (DT_IS_HALF(w->type)) {
-        chunk_of_images(w, first, count, DT_HALF);
-    } else {
-        chunk_of_images(w, first, count, DT_F32);
-    }
+    BY_SIDE(w, chunk_of_images, first, count);
 }
 
 static int run_images(struct dt_pool *pool, struct winograd *w, dt_pool_fn *pack)
@@ -301,24 +440,25 @@ static int64_t dy_matrix(const struct winograd *w)
 }
 
 /* Values of the tiles of one part of the chunk: of x as panels of channels, of dy as rows. */
-INLINE void transform_part(const struct winograd *w, int64_t part, enum dt_dtype type)
+INLINE void transform_part(const struct winograd *w, int64_t part, int side)
 {
-    float *v = w->tiles_at, *m = v + VALUES * x_matrix(w);
+    enum dt_dtype type = side == 6 ? DT_HALF : DT_F32;
+    float *v = w->tiles_at, *m = v + side * side * x_matrix(w);
     int64_t most = w->in > w->out ? w->in : w->out, begin = part * CHUNK_PARTS;
     int64_t end = min64(min64(begin + CHUNK_PARTS, w->chunk), w->tiles - w->first);
     float *zeros = dt_cpu_work(DT_WORK_KERNEL, (size_t)most * sizeof(float));
-    const char *pixel[VALUES];
+    const char *pixel[SIDE_MOST * SIDE_MOST];
     memset(zeros, 0, (size_t)most * sizeof(float));
     for (int64_t i = begin; i < end; i++) {
         struct tile at = tile_of(w, w->first + i);
-        pixels_of(pixel, w->from, w, at.b, at.y - 1, at.x - 1, SIDE, w->in, zeros, dt_dtype_size(type));
+        pixels_of(pixel, w->from, w, at.b, at.y - 1, at.x - 1, side, w->in, zeros, dt_dtype_size(type));
         for (int64_t c = 0; c < w->in; c += VEC) {
             float *to = v + c / DT_PANEL * DT_PANEL * w->chunk + i * DT_PANEL + c % DT_PANEL;
-            transform_input(to, x_matrix(w), pixel, c, min64(VEC, w->in - c), type);
+            transform_input(to, x_matrix(w), pixel, c, min64(VEC, w->in - c), type, side);
         }
-        pixels_of(pixel, w->dy, w, at.b, at.y, at.x, OUT_SIDE, w->out, zeros, dt_dtype_size(type));
+        pixels_of(pixel, w->dy, w, at.b, at.y, at.x, side - 2, w->out, zeros, dt_dtype_size(type));
         for (int64_t o = 0; o < w->out; o += VEC) {
-            transform_gradient(m + i * w->out + o, dy_matrix(w), pixel, o, min64(VEC, w->out - o), type);
+            transform_gradient(m + i * w->out + o, dy_matrix(w), pixel, o, min64(VEC, w->out - o), type, side);
         }
     }
 }
@@ -326,19 +466,15 @@ INLINE void transform_part(const struct winograd *w, int64_t part, enum dt_dtype
 static void gradient_tiles(void *context, int64_t part)
 {
     const struct winograd *w = context;
-    if (DT_IS_HALF(w->type)) {
-        transform_part(w, part, DT_HALF);
-    } else {
-        transform_part(w, part, DT_F32);
-    }
+    BY_SIDE(w, transform_part, part);
 }
 
 /* Adds the chunk's product of one value and O_BLOCK outputs to the sums. */
 static void gradient_product(void *context, int64_t part)
 {
     const struct winograd *w = context;
-    int64_t p = part % VALUES, o = part / VALUES * O_BLOCK;
-    const float *v = w->tiles_at + p * x_matrix(w), *m = w->tiles_at + VALUES * x_matrix(w) + p * dy_matrix(w);
+    int64_t p = part % w->values, o = part / w->values * O_BLOCK;
+    const float *v = w->tiles_at + p * x_matrix(w), *m = w->tiles_at + w->values * x_matrix(w) + p * dy_matrix(w);
     ISA_BASE(dt_gemm_packed)
     (&(struct dt_gemm){.c = w->u + p * apart(w->out * w->in) + o * w->in,
                        .a = m + o,
@@ -353,35 +489,39 @@ static void gradient_product(void *context, int64_t part)
 }
 
 /* G^T u G of channels [c, c + n); tap k goes to to[k * step]. */
-INLINE void transform_sums(float *to, int64_t step, const float *u, int64_t u_step, int64_t n)
+INLINE void transform_sums(float *to, int64_t step, const float *u, int64_t u_step, int64_t n, int side)
 {
-    vec t[3][SIDE];
-#pragma GCC unroll 4
-    for (int j = 0; j < SIDE; j++) {
-        vec u0 = vec_load_n(u + j * u_step, n), u1 = vec_load_n(u + (SIDE + j) * u_step, n);
-        vec u2 = vec_load_n(u + (2 * SIDE + j) * u_step, n), u3 = vec_load_n(u + (3 * SIDE + j) * u_step, n);
-        vec half = 0.5F * (u1 + u2);
-        t[0][j] = u0 + half;
-        t[1][j] = 0.5F * (u1 - u2);
-        t[2][j] = half + u3;
+    vec t[3][SIDE_MOST], line[3];
+#pragma GCC unroll 6
+    for (int j = 0; j < side; j++) {
+        vec column[SIDE_MOST];
+#pragma GCC unroll 6
+        for (int i = 0; i < side; i++) {
+            column[i] = vec_load_n(u + (i * side + j) * u_step, n);
+        }
+        sums_line(line, column, side);
+#pragma GCC unroll 3
+        for (int i = 0; i < 3; i++) {
+            t[i][j] = line[i];
+        }
     }
 #pragma GCC unroll 3
     for (int i = 0; i < 3; i++) {
-        vec half = 0.5F * (t[i][1] + t[i][2]);
-        vec_store_n(to + 3 * i * step, t[i][0] + half, n);
-        vec_store_n(to + (3 * i + 1) * step, 0.5F * (t[i][1] - t[i][2]), n);
-        vec_store_n(to + (3 * i + 2) * step, half + t[i][3], n);
+        sums_line(line, t[i], side);
+#pragma GCC unroll 3
+        for (int j = 0; j < 3; j++) {
+            vec_store_n(to + (3 * i + j) * step, line[j], n);
+        }
     }
 }
 
 /* The gradient of the weights of output `part`. */
-static void gradient_weights(void *context, int64_t part)
+INLINE void sum_weights(const struct winograd *w, int64_t part, int side)
 {
-    const struct winograd *w = context;
     int64_t C = w->in, all = TAPS * C;
     float *taps = dt_cpu_work(DT_WORK_KERNEL, (size_t)(2 * all) * sizeof(float)), *row = taps + all;
     for (int64_t c = 0; c < C; c += VEC) {
-        transform_sums(taps + c, C, w->u + part * C + c, apart(w->out * C), min64(VEC, C - c));
+        transform_sums(taps + c, C, w->u + part * C + c, apart(w->out * C), min64(VEC, C - c), side);
     }
     dt_transpose(row, TAPS, taps, C, TAPS, C);
     for (int64_t i = 0; i < all; i += VEC) {
@@ -392,12 +532,18 @@ static void gradient_weights(void *context, int64_t part)
     }
 }
 
+static void gradient_weights(void *context, int64_t part)
+{
+    const struct winograd *w = context;
+    BY_SIDE(w, sum_weights, part);
+}
+
 static int run_gradient(struct dt_pool *pool, struct winograd *w)
 {
-    w->tiles_at = w->u + VALUES * apart(w->out * w->in);
+    w->tiles_at = w->u + w->values * apart(w->out * w->in);
     for (; w->first < w->tiles; w->first += w->chunk) {
         dt_pool_run(pool, parts_of(min64(w->chunk, w->tiles - w->first), CHUNK_PARTS), gradient_tiles, w);
-        dt_pool_run(pool, VALUES * parts_of(w->out, O_BLOCK), gradient_product, w);
+        dt_pool_run(pool, w->values * parts_of(w->out, O_BLOCK), gradient_product, w);
     }
     dt_pool_run(pool, w->out, gradient_weights, w);
     return 0;
@@ -408,38 +554,35 @@ static int run_gradient(struct dt_pool *pool, struct winograd *w)
 static int run_forward(struct dt_stream *s, void *args, struct dt_error *err)
 {
     const struct dt_convolution_args *a = args;
-    struct winograd w = winograd_of(&a->windows, a->windows.channels, a->out, a->work);
+    struct winograd w = winograd_of(&a->windows, a->windows.channels, a->out, a->type, a->work);
     (void)err;
     w.from = a->x;
     w.to = a->y;
     w.weights = a->weights;
-    w.type = a->type;
-    return run_images(dt_cpu_pool(s), &w, pack_forward);
+    return run_images(dt_cpu_pool(s), &w, forward_panel);
 }
 
 static int run_input(struct dt_stream *s, void *args, struct dt_error *err)
 {
     const struct dt_convolution_input_args *a = args;
-    struct winograd w = winograd_of(&a->windows, a->out, a->windows.channels, a->work);
+    struct winograd w = winograd_of(&a->windows, a->out, a->windows.channels, a->type, a->work);
     (void)err;
     w.from = a->dy;
     w.to = a->dx;
     w.weights = a->weights;
     w.accumulate = a->accumulate;
-    w.type = a->type;
-    return run_images(dt_cpu_pool(s), &w, pack_backward);
+    return run_images(dt_cpu_pool(s), &w, backward_panel);
 }
 
 static int run_weights(struct dt_stream *s, void *args, struct dt_error *err)
 {
     const struct dt_convolution_weights_args *a = args;
-    struct winograd w = winograd_of(&a->windows, a->windows.channels, a->out, a->work);
+    struct winograd w = winograd_of(&a->windows, a->windows.channels, a->out, a->type, a->work);
     (void)err;
     w.from = a->x;
     w.dy = a->dy;
     w.to = a->dweights;
     w.accumulate = a->accumulate;
-    w.type = a->type;
     w.grad_type = DT_IS_HALF(a->type) ? a->grad_type : a->type;
     return run_gradient(dt_cpu_pool(s), &w);
 }
