@@ -105,8 +105,8 @@ static const struct dt_rule strategy = {
     .list = "train --list-strategies",
     .explain = explain_strategy,
     .open = true,
-    .choices = "auto|single_device|ddp|local_sgd|zero0|no_shard|zero1|zero2|zero3|full_shard|"
-               "shard_grad_op|hybrid_shard|hybrid_shard_zero2|fsdp|"
+    .choices = "auto|single_device|single|ddp|local_sgd|zero0|no_shard|zero1|zero2|zero3|full_shard|"
+               "shard_grad_op|hybrid_shard|hybrid_shard_zero2|_hybrid_shard_zero2|fsdp|"
                "fsdp_full_shard|fsdp_shard_grad_op|fsdp_no_shard|fsdp_hybrid_shard|"
                "deepspeed|deepspeed_stage_0|deepspeed_stage_1|deepspeed_stage_2|"
                "deepspeed_stage_3|zero_stage_0|zero_stage_1|zero_stage_2|zero_"

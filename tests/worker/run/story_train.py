@@ -10,7 +10,7 @@ import time
 
 import pytest
 import training
-from support import BIN, DEADLINE_S, DTRUN, Job, clean_env, marked, program, run, wait_lines, wait_until
+from support import BIN, DEADLINE_S, DTRUN, ROOT, Job, clean_env, marked, program, run, wait_lines, wait_until
 
 TRAIN = os.path.join(BIN, "train")
 pytestmark = pytest.mark.skipif(not os.path.exists(TRAIN), reason="train is not built")
@@ -73,6 +73,21 @@ def test_help_fits_a_terminal():
     assert "hybrid_shard_zero2" in strategies
     assert all(len(x) <= 80 and x == x.rstrip() for x in strategies.splitlines())
     assert json.loads(train("--schema").stdout)["type"] == "object"
+
+
+def test_each_listed_strategy_is_taken():
+    """A row begins its line; "also named:" is followed by words, on further lines too."""
+    names, other = [], False
+    for line in train("--list-strategies").stdout.splitlines():
+        other = "also named:" in line or (other and line.startswith(" " * 16))
+        if not line.startswith(" "):
+            names.append(line)
+        elif other:
+            names += line.replace("also named:", "").split()
+    assert len(names) > 40 and "_hybrid_shard_zero2" in names and "zero3_offload" in names
+    for name in names:
+        said = train("--print-config", os.path.join(ROOT, "configs/demo.json"), "--set", f"training.strategy={name}", "--set", "offload.nvme_path=/tmp").stdout
+        assert f'training.strategy "{name}" ' in " ".join(said.split()), name
 
 
 def test_wrong_use():
