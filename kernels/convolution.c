@@ -10,7 +10,7 @@
 enum {
     WINOGRAD_CHANNELS = 16, /* fewer leave more work with the sums around the products than these save */
     WINOGRAD_BYTES = 640 << 10,
-    WINOGRAD_LEAST = 128,
+    WINOGRAD_LEAST = 64,
     WINOGRAD_STEP = 16,
     WINOGRAD_PANEL = 48 /* columns of panels are a divisor of it (DT_PACKED) */
 };

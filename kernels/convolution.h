@@ -7,9 +7,9 @@
 #include "kernels/kernels.h"
 
 /* Winograd's form on the CPU (kernels/cpu/isa/winograd.c). Values of a tile stand in side * side matrices, with
- * DT_WINOGRAD_APART floats between them. dt_winograd_side: 4 for F32; 6 for 16-bit types, whose own rounding is
- * a hundred times that of the larger tile's sums. dt_winograd_chunk: tiles whose values stay in the L2 cache; of
- * many channels, enough to read the weights seldom. */
+ * DT_WINOGRAD_APART floats between them. dt_winograd_side: 4 for F32, 6 for 16-bit types, whose rounding is some
+ * hundred times the error of the larger tile's sums. dt_winograd_chunk: the tiles that are worked on together; few,
+ * for the caches, but enough to read the weights seldom. */
 enum { DT_WINOGRAD_APART = 80 };
 int dt_winograd_side(enum dt_dtype type);
 int64_t dt_winograd_chunk(int64_t in, int64_t out, int side);

@@ -101,24 +101,24 @@ DT_ISA_KERNEL(unfold)
 
 /* ---- fold ---- */
 
-/* Adds place k of a window, which begins at element `from` of dout, to the sums of a pixel: VEC channels, which
- * lie `all` apart, become a vector at a time. */
+/* Adds place k of a window, which begins at element `from` of dout, to the sums of a pixel. Values of 16 bits are
+ * gathered for a vector at a time. */
 INLINE void fold_window(float *sums, const void *dout, int64_t from, int64_t k, int64_t channels, int64_t all,
                         enum dt_dtype type)
 {
-    for (int64_t c = 0; c < channels; c += VEC) {
-        int64_t n = min64(VEC, channels - c), at = from + c * all + k;
-        uint16_t halves[VEC];
-        float floats[VEC];
-        for (int64_t i = 0; i < n; i++) {
-            if (type == DT_HALF) {
-                halves[i] = ((const uint16_t *)dout)[at + i * all];
-            } else {
-                floats[i] = ((const float *)dout)[at + i * all];
+    int64_t c = 0;
+    if (type == DT_HALF) {
+        for (; c + VEC <= channels; c += VEC) {
+            uint16_t half[VEC];
+            for (int i = 0; i < VEC; i++) {
+                half[i] = ((const uint16_t *)dout)[from + (c + i) * all + k];
             }
+            vec_store(sums + c, vec_load(sums + c) + vec_get(half, 0, VEC, DT_HALF));
         }
-        vec_store_n(sums + c,
-                    vec_load_n(sums + c, n) + vec_get(type == DT_HALF ? (const void *)halves : floats, 0, n, type), n);
+    }
+    for (; c < channels; c++) {
+        int64_t at = from + c * all + k;
+        sums[c] += type == DT_HALF ? vec_get(dout, at, 1, DT_HALF)[0] : ((const float *)dout)[at];
     }
 }
 

@@ -1,9 +1,10 @@
 /* Convolutions of 3 x 3 with stride 1 by Winograd's minimal filtering (Lavin and Gray, 2015): F(2 x 2, 3 x 3)
  * for F32, where a tile of 2 x 2 outputs takes 16 multiplications per pair of channels instead of 36, and
- * F(4 x 4, 3 x 3) for 16-bit types, where one of 4 x 4 takes 36 instead of 144; its sums have factors of up to 8,
- * so its error in F32 is ten times as large, which is below a hundredth of the rounding to 16 bits. Tiles of
- * side x side inputs, and the weights, become side x side values each by sums and differences. One product of
- * matrices per value follows, and sums make outputs of it:
+ * F(4 x 4, 3 x 3) for 16-bit types, where one of 4 x 4 takes 36 instead of 144. Its sums have factors of up to 8,
+ * so its error in F32 is up to ten times as large: some 1e-6 of the results' root mean square, where rounding is
+ * 2e-4 for F16 and 2e-3 for BF16. Gradients of weights have it too, also where they are kept in F32; they are sums
+ * of products of 16-bit values. Tiles of side x side inputs, and the weights, become side x side values each by sums
+ * and differences. One product of matrices per value follows, and sums make outputs of it:
  *
  *   y = A^T [(G w G^T) * (B^T x B)] A        dw = G^T [sum over tiles of (A dy A^T) * (B^T x B)] G
  *
@@ -15,8 +16,8 @@
 
 #include <string.h>
 
-enum { SIDE_MOST = 6, OUT_SIDE_MOST = SIDE_MOST - 2, TAPS = 9 };
-#define CHUNK_PARTS 16 /* tiles of a part when a gradient's chunk is transformed */
+enum { SIDE_MOST = 6, TAPS = 9 };
+#define CHUNK_PARTS 16 /* tiles of a part when a gradient's chunk is transformed, and least ones of a chunk */
 #define K_BLOCK 256    /* channels of one product: a panel of weights fits the L1 cache */
 #define O_BLOCK 128    /* rows of one product of a gradient */
 
@@ -175,89 +176,89 @@ INLINE void sums_line(vec *g, const vec *u, int side)
     }
 }
 
+/* to = L from L^T, for the L of `line`: from has n_from x n_from values, to n_to x n_to. Inlined, with constants. */
+typedef void line_fn(vec *to, const vec *from, int side);
+INLINE void both_ways(line_fn *line, vec (*to)[SIDE_MOST], vec (*from)[SIDE_MOST], int n_to, int n_from, int side)
+{
+    vec t[SIDE_MOST][SIDE_MOST];
+#pragma GCC unroll 6
+    for (int j = 0; j < n_from; j++) {
+        vec column[SIDE_MOST], out[SIDE_MOST];
+#pragma GCC unroll 6
+        for (int i = 0; i < n_from; i++) {
+            column[i] = from[i][j];
+        }
+        line(out, column, side);
+#pragma GCC unroll 6
+        for (int i = 0; i < n_to; i++) {
+            t[i][j] = out[i];
+        }
+    }
+#pragma GCC unroll 6
+    for (int i = 0; i < n_to; i++) {
+        line(to[i], t[i], side);
+    }
+}
+
+/* Value p of side x side goes to to[p * step]. */
+INLINE void store_values(float *to, int64_t step, vec (*from)[SIDE_MOST], int64_t n, int side)
+{
+#pragma GCC unroll 36
+    for (int p = 0; p < side * side; p++) {
+        vec_store_n(to + p * step, from[p / side][p % side], n);
+    }
+}
+
+INLINE void load_values(vec (*to)[SIDE_MOST], const float *from, int64_t step, int64_t n, int side)
+{
+#pragma GCC unroll 36
+    for (int p = 0; p < side * side; p++) {
+        to[p / side][p % side] = vec_load_n(from + p * step, n);
+    }
+}
+
 /* ---- values of a tile ---- */
 
-/* B^T d B of channels [c, c + n): value p goes to to[p * step]. */
+/* B^T d B of channels [c, c + n) */
 INLINE void transform_input(float *to, int64_t step, const char *const *pixel, int64_t c, int64_t n, enum dt_dtype type,
                             int side)
 {
-    vec t[SIDE_MOST][SIDE_MOST], line[SIDE_MOST];
-#pragma GCC unroll 6
-    for (int j = 0; j < side; j++) {
-        vec d[SIDE_MOST];
-#pragma GCC unroll 6
-        for (int i = 0; i < side; i++) {
-            d[i] = vec_get(pixel[i * side + j], c, n, type);
-        }
-        input_line(line, d, side);
-#pragma GCC unroll 6
-        for (int i = 0; i < side; i++) {
-            t[i][j] = line[i];
-        }
+    vec d[SIDE_MOST][SIDE_MOST], v[SIDE_MOST][SIDE_MOST];
+#pragma GCC unroll 36
+    for (int p = 0; p < side * side; p++) {
+        d[p / side][p % side] = vec_get(pixel[p], c, n, type);
     }
-#pragma GCC unroll 6
-    for (int i = 0; i < side; i++) {
-        input_line(line, t[i], side);
-#pragma GCC unroll 6
-        for (int j = 0; j < side; j++) {
-            vec_store_n(to + (i * side + j) * step, line[j], n);
-        }
-    }
+    both_ways(input_line, v, d, side, side, side);
+    store_values(to, step, v, n, side);
 }
 
 /* A dy A^T */
 INLINE void transform_gradient(float *to, int64_t step, const char *const *pixel, int64_t c, int64_t n,
                                enum dt_dtype type, int side)
 {
-    vec t[SIDE_MOST][OUT_SIDE_MOST], line[SIDE_MOST];
-#pragma GCC unroll 4
-    for (int j = 0; j < side - 2; j++) {
-        vec d[OUT_SIDE_MOST];
-#pragma GCC unroll 4
-        for (int i = 0; i < side - 2; i++) {
-            d[i] = vec_get(pixel[i * (side - 2) + j], c, n, type);
-        }
-        gradient_line(line, d, side);
-#pragma GCC unroll 6
-        for (int i = 0; i < side; i++) {
-            t[i][j] = line[i];
-        }
+    vec d[SIDE_MOST][SIDE_MOST], v[SIDE_MOST][SIDE_MOST];
+    int outputs = side - 2;
+#pragma GCC unroll 16
+    for (int p = 0; p < outputs * outputs; p++) {
+        d[p / outputs][p % outputs] = vec_get(pixel[p], c, n, type);
     }
-#pragma GCC unroll 6
-    for (int i = 0; i < side; i++) {
-        gradient_line(line, t[i], side);
-#pragma GCC unroll 6
-        for (int j = 0; j < side; j++) {
-            vec_store_n(to + (i * side + j) * step, line[j], n);
-        }
-    }
+    both_ways(gradient_line, v, d, side, outputs, side);
+    store_values(to, step, v, n, side);
 }
 
-/* A^T m A of channels [o, o + n) of one tile; value p is at m[p * step]. */
+/* A^T m A of channels [o, o + n) of one tile */
 INLINE void transform_output(const struct winograd *w, struct tile at, const float *m, int64_t step, int64_t o,
                              int64_t n, enum dt_dtype type, int side)
 {
-    vec s[OUT_SIDE_MOST][SIDE_MOST], y[OUT_SIDE_MOST];
-#pragma GCC unroll 6
-    for (int j = 0; j < side; j++) {
-        vec column[SIDE_MOST];
-#pragma GCC unroll 6
-        for (int i = 0; i < side; i++) {
-            column[i] = vec_load_n(m + (i * side + j) * step, n);
-        }
-        output_line(y, column, side);
-#pragma GCC unroll 4
-        for (int i = 0; i < side - 2; i++) {
-            s[i][j] = y[i];
-        }
-    }
+    vec values[SIDE_MOST][SIDE_MOST], y[SIDE_MOST][SIDE_MOST];
+    load_values(values, m, step, n, side);
+    both_ways(output_line, y, values, side - 2, side, side);
 #pragma GCC unroll 4
     for (int i = 0; i < side - 2; i++) {
-        output_line(y, s[i], side);
         for (int j = 0; j < side - 2 && at.y + i < w->height; j++) {
             if (at.x + j < w->width) {
                 int64_t to = ((at.b * w->height + at.y + i) * w->width + at.x + j) * w->out + o;
-                vec_put(w->to, to, w->accumulate ? y[j] + vec_get(w->to, to, n, type) : y[j], n, type);
+                vec_put(w->to, to, w->accumulate ? y[i][j] + vec_get(w->to, to, n, type) : y[i][j], n, type);
             }
         }
     }
@@ -272,32 +273,16 @@ static void taps_of(float *g, int64_t step, float *room, const struct winograd *
     dt_transpose(g, step, from, TAPS, channels, TAPS);
 }
 
-/* G g G^T; value p goes to to[p * step]. Tap k is at g[k * g_step], or from the last one on, after half a turn. */
+/* G g G^T. Tap k is at g[k * g_step], or from the last one on, after half a turn. */
 INLINE void transform_weights(float *to, int64_t step, const float *g, int64_t g_step, int64_t n, bool turned, int side)
 {
-    vec t[SIDE_MOST][3], line[SIDE_MOST];
-#pragma GCC unroll 3
-    for (int j = 0; j < 3; j++) {
-        vec taps[3];
-#pragma GCC unroll 3
-        for (int i = 0; i < 3; i++) {
-            int k = 3 * i + j;
-            taps[i] = vec_load_n(g + (turned ? TAPS - 1 - k : k) * g_step, n);
-        }
-        weights_line(line, taps, side);
-#pragma GCC unroll 6
-        for (int i = 0; i < side; i++) {
-            t[i][j] = line[i];
-        }
+    vec taps[SIDE_MOST][SIDE_MOST], u[SIDE_MOST][SIDE_MOST];
+#pragma GCC unroll 9
+    for (int k = 0; k < TAPS; k++) {
+        taps[k / 3][k % 3] = vec_load_n(g + (turned ? TAPS - 1 - k : k) * g_step, n);
     }
-#pragma GCC unroll 6
-    for (int i = 0; i < side; i++) {
-        weights_line(line, t[i], side);
-#pragma GCC unroll 6
-        for (int j = 0; j < side; j++) {
-            vec_store_n(to + (i * side + j) * step, line[j], n);
-        }
-    }
+    both_ways(weights_line, u, taps, side, 3, side);
+    store_values(to, step, u, n, side);
 }
 
 static int64_t matrix_of(const struct winograd *w)
@@ -336,10 +321,10 @@ INLINE void pack_backward(const struct winograd *w, int64_t part, int side)
     }
 }
 
-/* Where a type decides, its side does, too: the copy for F32 and BF16 has both, that for F16 one. */
+/* The side as a constant; the copy for F16 has one alone. */
 #define BY_SIDE(w, function, ...)                                                                                      \
     do {                                                                                                               \
-        if ((w)->side == 6) {                                                                                          \
+        if (DT_IS_HALF((w)->type)) {                                                                                   \
             function(w, __VA_ARGS__, 6);                                                                               \
         } else {                                                                                                       \
             function(w, __VA_ARGS__, 4);                                                                               \
@@ -420,8 +405,11 @@ static void images_part(void *context, int64_t part)
     BY_SIDE(w, chunk_of_images, first, count);
 }
 
+/* Tiles are alone, so the chunk may depend on the number of threads: each gets some. */
 static int run_images(struct dt_pool *pool, struct winograd *w, dt_pool_fn *pack)
 {
+    int64_t each = parts_of(w->tiles, dt_pool_size(pool) * CHUNK_PARTS) * CHUNK_PARTS;
+    w->chunk = min64(w->chunk, each);
     dt_pool_run(pool, parts_of(w->out, DT_PANEL), pack, w);
     dt_pool_run(pool, parts_of(w->tiles, w->chunk), images_part, w);
     return 0;
@@ -491,27 +479,12 @@ static void gradient_product(void *context, int64_t part)
 /* G^T u G of channels [c, c + n); tap k goes to to[k * step]. */
 INLINE void transform_sums(float *to, int64_t step, const float *u, int64_t u_step, int64_t n, int side)
 {
-    vec t[3][SIDE_MOST], line[3];
-#pragma GCC unroll 6
-    for (int j = 0; j < side; j++) {
-        vec column[SIDE_MOST];
-#pragma GCC unroll 6
-        for (int i = 0; i < side; i++) {
-            column[i] = vec_load_n(u + (i * side + j) * u_step, n);
-        }
-        sums_line(line, column, side);
-#pragma GCC unroll 3
-        for (int i = 0; i < 3; i++) {
-            t[i][j] = line[i];
-        }
-    }
-#pragma GCC unroll 3
-    for (int i = 0; i < 3; i++) {
-        sums_line(line, t[i], side);
-#pragma GCC unroll 3
-        for (int j = 0; j < 3; j++) {
-            vec_store_n(to + (3 * i + j) * step, line[j], n);
-        }
+    vec sums[SIDE_MOST][SIDE_MOST], taps[SIDE_MOST][SIDE_MOST];
+    load_values(sums, u, u_step, n, side);
+    both_ways(sums_line, taps, sums, 3, side, side);
+#pragma GCC unroll 9
+    for (int k = 0; k < TAPS; k++) {
+        vec_store_n(to + k * step, taps[k / 3][k % 3], n);
     }
 }
 
