@@ -4,9 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The end of the record that begins at text[0]; 0: its line break is not there. */
-static size_t record_end(const struct csv_form *form, const char *text, size_t size)
+/* The end of the record that begins at text[0]; 0: its line break is not there. *open: for a quote that is never
+ * closed. */
+static size_t record_end(const struct csv_form *form, const char *text, size_t size, bool *open)
 {
+    *open = false;
     if (!form->quotes) {
         const char *newline = memchr(text, '\n', size);
         return newline != NULL ? (size_t)(newline - text) + 1 : 0;
@@ -17,6 +19,7 @@ static size_t record_end(const struct csv_form *form, const char *text, size_t s
         if (quoted) {
             const char *quote = memchr(text + i, '"', size - i);
             if (quote == NULL) {
+                *open = true;
                 return 0;
             }
             i = (size_t)(quote - text);
@@ -30,6 +33,7 @@ static size_t record_end(const struct csv_form *form, const char *text, size_t s
             field_begins = c == form->delimiter;
         }
     }
+    *open = quoted;
     return 0;
 }
 
@@ -40,7 +44,8 @@ size_t csv_last_end(const struct csv_form *form, const char *text, size_t size)
         return newline != NULL ? (size_t)(newline - text) + 1 : 0;
     }
     size_t at = 0, next;
-    while (at < size && (next = record_end(form, text + at, size - at)) > 0) {
+    bool open;
+    while (at < size && (next = record_end(form, text + at, size - at, &open)) > 0) {
         at += next;
     }
     return at;
@@ -48,8 +53,10 @@ size_t csv_last_end(const struct csv_form *form, const char *text, size_t size)
 
 size_t csv_first_end(const struct csv_form *form, const char *text, size_t size)
 {
-    size_t end = record_end(form, text, size);
-    return end > 0 ? end : size;
+    bool open;
+    size_t end = record_end(form, text, size, &open);
+    const char *newline = open ? memchr(text, '\n', size) : NULL;
+    return end > 0 ? end : newline != NULL ? (size_t)(newline - text) + 1 : size;
 }
 
 static void end_field(struct csv_fields *f)

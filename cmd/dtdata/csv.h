@@ -17,7 +17,8 @@ struct csv_form {
 /* The end of the last whole record of `text` (behind its line break), 0: there is none. A record ends at a
  * line break outside of quotes. */
 size_t csv_last_end(const struct csv_form *form, const char *text, size_t size);
-/* The end of the first record, with its line break; `size` if it has none. */
+/* The end of the first record, with its line break; `size` if it has none. Of a record with a quote that is never
+ * closed it is the end of its first line, so that the lines behind it are not lost with it. */
 size_t csv_first_end(const struct csv_form *form, const char *text, size_t size);
 
 /* The fields of a record, in the memory of `text`. */

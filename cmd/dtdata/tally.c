@@ -46,8 +46,8 @@ static void say(enum tally_kind kind, const struct corpus_left_out *x, const str
         dt_text_say(stderr, "%s: skipped %lld document%s without text; the first is %s", who, x->count, s, x->first);
         return;
     case TALLY_TRUNCATED:
-        dt_text_say(stderr, "%s: cut %lld row%s to %s; the first is %s", who, x->count, s,
-                    record_option(form, RECORD_LENGTH), x->first);
+        dt_text_say(stderr, "%s: cut %lld row%s to %s, or else to what tokenizer.json says; the first is %s", who,
+                    x->count, s, record_option(form, RECORD_LENGTH), x->first);
         return;
     case TALLY_KINDS:
         return;

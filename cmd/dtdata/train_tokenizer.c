@@ -9,6 +9,7 @@
 #include "cmd/dtdata/train_bpe.h"
 #include "cmd/dtdata/train_counting.h"
 #include "cmd/dtdata/train_format.h"
+#include "cmd/dtdata/utf8.h"
 #include "cmd/dtdata/train_store.h"
 #include "cmd/dtdata/train_unigram.h"
 
@@ -97,6 +98,9 @@ static int take_special(struct train_options *o, const char *token, struct dt_er
     o->special_given = true;
     if (*token == 0) {
         return 0; /* no special token at all */
+    }
+    if (utf8_valid(token, strlen(token)) != strlen(token)) {
+        return usage(err, "--special: is not UTF-8");
     }
     for (size_t i = 0; i < o->special_count; i++) {
         if (strcmp(o->special[i], token) == 0) {
@@ -359,6 +363,12 @@ static int write_files(const struct job *j, struct dt_error *err)
                     j->corpus.count == 1 ? "" : "s");
         if ((long long)j->vocabulary.count < j->o.vocabulary) {
             dt_text_say(stderr, "dtdata: the text gives no more than %u of %lld tokens", j->vocabulary.count,
+                        j->o.vocabulary);
+        }
+        if ((long long)j->vocabulary.count > j->o.vocabulary) {
+            dt_text_say(stderr,
+                        "dtdata: these are more than -v %lld: each character has a token, and --limit_alphabet "
+                        "takes fewer characters",
                         j->o.vocabulary);
         }
     }

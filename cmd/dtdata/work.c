@@ -183,12 +183,14 @@ static enum side side_of_row(const struct work_form *f, const struct record *r)
     return (double)(hash >> 11) / 9007199254740992.0 < f->val ? SIDE_VAL : SIDE_TRAIN;
 }
 
-/* The ids of a row, truncated, in the hand's sequence or list. */
+/* The ids of a row, truncated, in the hand's sequence or list. The form's max_length takes the place of that of
+ * tokenizer.json. */
 static int encode_row(const struct target *t, const struct record *r, const int32_t **ids, const uint8_t **types,
                       size_t *count, struct dt_error *err)
 {
     const struct work_form *f = t->form;
     struct hand *h = t->hand;
+    int64_t limit = f->max_length;
     *types = NULL;
     if (f->coder->tokenizer == NULL) {
         h->ids.count = 0;
@@ -196,15 +198,16 @@ static int encode_row(const struct target *t, const struct record *r, const int3
         *ids = h->ids.ids;
         *count = h->ids.count;
     } else {
-        if (tokenizer_encode_pair(f->coder->tokenizer, h->scratch, r->text, r->text_size, r->pair, r->pair_size, 0,
-                                  &h->sequence, err) != 0) {
+        const struct tokenizer *k = f->coder->tokenizer;
+        limit = limit > 0 ? limit : tokenizer_max_length(k);
+        if (tokenizer_encode_pair(k, h->scratch, r->text, r->text_size, r->pair, r->pair_size, INT32_MAX, &h->sequence,
+                                  err) != 0) {
             return -1;
         }
-        size_t whole = h->sequence.ids.count;
-        if (f->max_length > 0 && (int64_t)whole > f->max_length) {
+        if (limit > 0 && (int64_t)h->sequence.ids.count > limit) {
             tally_add(&t->item->tally, TALLY_TRUNCATED, 1, r->where);
-            if (tokenizer_encode_pair(f->coder->tokenizer, h->scratch, r->text, r->text_size, r->pair, r->pair_size,
-                                      f->max_length, &h->sequence, err) != 0) {
+            if (tokenizer_encode_pair(k, h->scratch, r->text, r->text_size, r->pair, r->pair_size, limit, &h->sequence,
+                                      err) != 0) {
                 return -1;
             }
         }
@@ -212,9 +215,9 @@ static int encode_row(const struct target *t, const struct record *r, const int3
         *types = r->pair != NULL ? h->sequence.types : NULL;
         *count = h->sequence.ids.count;
     }
-    if (f->max_length > 0 && (int64_t)*count > f->max_length) {
+    if (limit > 0 && (int64_t)*count > limit) {
         tally_add(&t->item->tally, TALLY_TRUNCATED, 1, r->where);
-        *count = (size_t)f->max_length;
+        *count = (size_t)limit;
     }
     return 0;
 }

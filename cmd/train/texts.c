@@ -27,7 +27,7 @@
 
 #define ENTRY_FILE "texts.json" /* written last */
 #define REPORT_S 10.0
-enum { ENTRY_BYTES = 1 << 16, ENTRY_VERSION = 1, SHARD_TOKENS = 100000000 };
+enum { ENTRY_BYTES = 1 << 16, ENTRY_VERSION = 2, SHARD_TOKENS = 100000000 };
 
 /* One data.train, one of its list, or one of a set of data.val. */
 struct source_texts {

@@ -93,7 +93,7 @@ static int add_item(struct data_source *s, struct choice_lines *c, cJSON *json, 
     cJSON_ArrayForEach(choice, list)
     {
         const char *text = cJSON_GetStringValue(choice);
-        good = good && text != NULL;
+        good = good && text != NULL && *text != 0;
         *size = (struct data_choice_size){0};
         for (; text != NULL && *text != 0; text++, size->bytes++) {
             size->characters += (*text & 0xc0) != 0x80;
@@ -102,7 +102,8 @@ static int add_item(struct data_source *s, struct choice_lines *c, cJSON *json, 
     }
     if (!good) {
         return dt_fail(err, DT_INVALID,
-                       "%s: is no item; it needs \"context\" (a text), \"choices\" (an array of texts) and \"label\" "
+                       "%s: is no item; it needs \"context\" (a text), \"choices\" (an array of texts that are not "
+                       "empty) and \"label\" "
                        "(the number of the right one, from 0)",
                        where);
     }

@@ -95,11 +95,10 @@ int data_files_open(struct data_files *f, const char *pattern, bool tensors, str
     int result = glob(searched, GLOB_NOSORT, NULL, &found);
     free(searched);
     if (result == GLOB_NOMATCH) {
-        return dt_fail(err, DT_NOT_FOUND, "%s: no such file; %s%s", pattern,
-                       tensors ? "name safetensors files" : "make token shards with dtdata tokenize",
-                       strpbrk(pattern, "*?[") != NULL
-                           ? " (a *, ? or [ that is part of a name is written with \\ before it)"
-                           : "");
+        return dt_fail(
+            err, DT_NOT_FOUND, "%s: no such file; %s%s", pattern,
+            tensors ? "name safetensors files" : "name texts, or token shards (dtdata tokenize makes them)",
+            strpbrk(pattern, "*?[") != NULL ? "; a *, ? or [ that is part of a name is written with \\ before it" : "");
     }
     if (result != 0) {
         return dt_fail(err, DT_IO, "%s: cannot be searched", pattern);

@@ -112,6 +112,31 @@ def test_records(tmp_path):
     assert not (tmp_path / "q").exists()
 
 
+def test_a_quote_that_is_never_closed(tmp_path):
+    """Its line alone is broken, not all that follows."""
+    (tmp_path / "a.csv").write_text("text\n" + "".join(f'"oops {i}\n' if i == 50 else f"line {i}\n" for i in range(200)))
+    _, err = dtdata("tokenize", "-o", tmp_path / "o", tmp_path / "a.csv", code=1)
+    assert err == f"dtdata: {tmp_path}/a.csv:52: a quote is never closed\n"
+    _, err = dtdata("tokenize", "-o", tmp_path / "o", "--on_bad_record", "skip", tmp_path / "a.csv")
+    assert f"skipped 1 broken record; the first: {tmp_path}/a.csv:52: a quote is never closed" in err
+    assert bytes(ids_of(tmp_path / "o/train-00000.bin")) == b"".join(b"line %d\0" % i for i in range(200) if i != 50)
+
+
+def test_rows_are_cut(tmp_path):
+    """--max_length takes the place of the tokenizer's own; what is cut is counted."""
+    folder = tmp_path / "tok"
+    folder.mkdir()
+    tokenizer = json.load(open(os.path.join(support.ROOT, "tests/golden/tokenizers/bert/tokenizer.json")))
+    tokenizer["truncation"] = {"direction": "Right", "max_length": 6, "strategy": "LongestFirst", "stride": 0}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (tmp_path / "a.csv").write_text("label,text\n0,a\n1," + "a " * 30 + "\n")
+    for options, most, cut in (((), 6, True), (("--max_length", 16), 16, True), (("--max_length", 4), 4, True), (("--max_length", 64), 32, False)):
+        _, err = dtdata("tokenize", "-o", tmp_path / "o", "--overwrite", "--tokenizer", folder, "--label_column", "label", *options, tmp_path / "a.csv")
+        out, _ = dtdata("inspect", "--tokenizer", folder, tmp_path / "o/train-00000.safetensors")
+        assert f"row 2, {most} ids" in out
+        assert ("cut 1 row to --max_length, or else to what tokenizer.json says; the first is" in err) == cut, err
+
+
 MARK = b"\xef\xbb\xbf"
 
 

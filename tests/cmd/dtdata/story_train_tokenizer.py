@@ -23,7 +23,7 @@ PEERS = os.environ.get("DTRUN_PEERS") or os.path.join(os.path.expanduser("~"), "
 def dtdata(*args, code=0, input=None):
     """Runs dtdata; returns stdout and stderr."""
     support.program("dtdata")
-    p = subprocess.run([DTDATA, "train-tokenizer", *map(str, args)], input=input, capture_output=True, timeout=support.DEADLINE_S)
+    p = subprocess.run([DTDATA, "train-tokenizer", *(x if isinstance(x, bytes) else str(x) for x in args)], input=input, capture_output=True, timeout=support.DEADLINE_S)
     out, err = p.stdout.decode(), p.stderr.decode()
     assert p.returncode == code, (out, err)
     return out, err
@@ -202,7 +202,7 @@ def test_a_word_of_a_million_letters(tmp_path):
 
 
 def start(*args):
-    return subprocess.Popen([DTDATA, "train-tokenizer", *map(str, args)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return subprocess.Popen([DTDATA, "train-tokenizer", *(x if isinstance(x, bytes) else str(x) for x in args)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 
 def test_goes_on_after_a_kill(tmp_path):
@@ -299,6 +299,7 @@ def test_wrong_use(tmp_path):
         (("-v", "0", text), "-v 0: give a whole number from 1 to 10000000"),
         (("--memory", "much", text), "--memory much: give a size, for example 2G or 512M"),
         (("--limit_alphabet", "10", text), "--limit_alphabet: only for --type wordpiece and --pattern sentencepiece"),
+        (("--special", b"\xff", text), "--special: is not UTF-8"),
         (("--keep_case", text), "--keep_case: only for --type wordpiece; the others keep it anyway"),
         (("-", "-"), "-: standard input can be read only once"),
     ):
@@ -310,6 +311,8 @@ def test_wrong_use(tmp_path):
     out, err = dtdata("-v", 300, "-o", tmp_path / "tok", "--overwrite", text)
     out, err = dtdata("--pattern", "(a", "-o", tmp_path / "other", text, code=1)
     assert "--pattern" in err
+    _, err = dtdata("--type", "wordpiece", "-v", 10, "-o", tmp_path / "few", text)
+    assert "these are more than -v 10: each character has a token" in err
     out, err = dtdata("-v", "5", "--type", "unigram", "-o", tmp_path / "other", text, code=1)
     assert "do not fit; give at least" in err
     text.write_bytes(b"ab\n" * 200000 + b"cd \xff ef\n")

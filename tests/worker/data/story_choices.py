@@ -106,7 +106,7 @@ def test_a_run_evaluates_with_it(tmp_path):
     ('{"context": "a", "choices": ["b"], "label": 0, "delimiter": 3}', "is no item"),
     ('{"context": "a", "choices": ["b"], "label": 0', "2:"),
     ('[1]', "is no item"),
-    ('{"context": "a", "choices": [""], "label": 0, "delimiter": ""}', "a choice has no ids"),
+    ('{"context": "a", "choices": ["b", ""], "label": 0}', "is no item"),
     (json.dumps({"context": "a", "choices": ["word " * 30], "label": 0}), "ids, but data.sequence_length is 24; raise it"),
 ])
 def test_what_is_no_item(tmp_path, line, says):

@@ -230,9 +230,10 @@ static void test_literal_names(void **state)
         assert_string_equal(data_base_name(f.paths[0]), "train[0]-00001.bin");
         data_files_close(&f);
     }
-    refused("sp ace[1]/none-*.bin", "sp ace[1]/none-*.bin: no such file; make token shards with dtdata tokenize (a *, "
-                                    "? or [ that is part of a name "
-                                    "is written with \\ before it)");
+    refused("sp ace[1]/none-*.bin",
+            "sp ace[1]/none-*.bin: no such file; name texts, or token shards (dtdata tokenize makes them); a *, "
+            "? or [ that is part of a name "
+            "is written with \\ before it");
 }
 
 /* A commit that fails half way leaves the earlier run's shards. */
@@ -395,7 +396,7 @@ static void test_bad_shards(void **state)
 {
     (void)state;
     static const uint32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8};
-    refused("none.bin", "none.bin: no such file; make token shards with dtdata tokenize");
+    refused("none.bin", "none.bin: no such file; name texts, or token shards (dtdata tokenize makes them)");
     write_file("text.bin", "hello", 5);
     refused("text.bin",
             "text.bin: neither a token shard nor a safetensors file; make shards with dtdata tokenize; for ids "

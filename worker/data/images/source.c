@@ -402,8 +402,8 @@ static int prepare(struct data_source *s, const struct job *job, bool training, 
         return -1;
     }
     if (im->bad_count > 0 && (!im->skips || im->bad_count == im->folder.count)) {
-        return dt_fail(err, DT_INVALID, "%.380s (damaged: %" PRId64 " of %" PRId64 " images); %s",
-                       im->first_bad.text, im->bad_count, im->folder.count,
+        return dt_fail(err, DT_INVALID, "%.380s (damaged: %" PRId64 " of %" PRId64 " images); %s", im->first_bad.text,
+                       im->bad_count, im->folder.count,
                        im->skips ? "there is no other" : "remove it, or set data.on_bad_image to \"skip\"");
     }
     if (im->bad_count > 0) {

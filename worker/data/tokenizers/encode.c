@@ -268,6 +268,11 @@ int tokenizer_encode_pair(const struct tokenizer *t, struct tokenizer_scratch *s
     return 0;
 }
 
+int64_t tokenizer_max_length(const struct tokenizer *t)
+{
+    return t->truncation.given ? t->truncation.max_length : 0;
+}
+
 void tokenizer_pad(const struct tokenizer *t, struct token_sequence *batch, size_t count)
 {
     if (t->padding.given) {

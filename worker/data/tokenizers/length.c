@@ -143,7 +143,7 @@ int truncation_apply(const struct truncation *t, size_t added, struct token_ids 
     }
     if ((uint64_t)t->max_length < added) {
         return dt_fail(err, DT_INVALID,
-                       "truncation.max_length: %" PRId64 ", but the post-processor adds %zu tokens; make it larger",
+                       "cut to %" PRId64 " tokens, but the post-processor alone adds %zu; let a text have more",
                        t->max_length, added);
     }
     size_t most = (size_t)t->max_length - added, total = a->count + (b != NULL ? b->count : 0);

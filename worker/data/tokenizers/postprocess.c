@@ -273,10 +273,11 @@ static int apply_one(struct form *f, const cJSON *json, struct dt_error *err)
         }
     }
     char shown[64];
-    return dt_fail(err, DT_INVALID,
-                   "type: %s is not supported; there are TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel, "
-                   "Sequence",
-                   dt_text_excerpt(type, strlen(type), shown, sizeof shown));
+    return dt_fail(
+        err, DT_INVALID,
+        "type: %s is not supported; there are TemplateProcessing, BertProcessing, RobertaProcessing, ByteLevel, "
+        "Sequence",
+        dt_text_excerpt(type, strlen(type), shown, sizeof shown));
 }
 
 /* Makes the form of a text (count 1) or of a pair. */

@@ -380,7 +380,7 @@ static void test_room(void **state)
     struct dt_error err = {0};
     fill(&a, 0, 3);
     assert_int_equal(truncation_apply(&t, 3, &a, NULL, &err), -1);
-    assert_non_null(strstr(err.text, "max_length: 2, but the post-processor adds 3"));
+    assert_non_null(strstr(err.text, "cut to 2 tokens, but the post-processor alone adds 3"));
     assert_int_equal(truncation_apply(&t, 2, &a, NULL, &err), 0);
     assert_int_equal(a.count, 0);
     token_ids_clear(&a);
