@@ -19,7 +19,9 @@ fail() {
     exit 2
 }
 show() {
-    echo "example: $*"
+    line="example: $*"
+    [ ${#line} -le 400 ] || line="$(printf %.400s "$line") ..." # of many files
+    echo "$line"
     "$@" || exit $?
 }
 # The folder of weights, as the job names it.
