@@ -79,7 +79,8 @@ static int run_all(struct tokenize_run *r, char **paths, int count)
     }
     say_end(r);
     if (tokenize_run_write(r, &err) != 0) {
-        return give_up(r, &err);
+        int code = give_up(r, &err);
+        return r->usage ? DT_EXIT_USAGE : code;
     }
     say_all(r);
     return DT_EXIT_DONE;

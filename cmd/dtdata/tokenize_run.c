@@ -117,12 +117,14 @@ static int know_labels(struct tokenize_run *r, struct dt_error *err)
         return -1;
     }
     if (r->o.labels != NULL) {
-        return labels_parse(&r->labels, r->o.labels, err);
+        r->usage = labels_parse(&r->labels, r->o.labels, err) != 0;
+        return r->usage ? -1 : 0;
     }
     if (r->o.regression) {
         return 0;
     }
     if (r->piped) {
+        r->usage = true;
         return dt_fail(err, DT_INVALID, "-: cannot be read twice to find the labels; name them with --labels A,B,...");
     }
     struct tally *ignored = dt_alloc(sizeof *ignored);

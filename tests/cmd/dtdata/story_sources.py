@@ -250,7 +250,7 @@ def test_labels_of_json_and_numbers(tmp_path):
     got, meta = rows(tmp_path / "o/train-00000.safetensors")
     assert [label for _, label in got] == [i % 11 for i in range(33)]  # not in the order of their bytes
     assert json.loads(meta["label_names"]) == [str(i) for i in range(11)]
-    _, err = dtdata("tokenize", "-o", tmp_path / "p", "--label_column", "label", "--format", "jsonl", "-", input=b"{}", code=1)
+    _, err = dtdata("tokenize", "-o", tmp_path / "p", "--label_column", "label", "--format", "jsonl", "-", input=b"{}", code=2)
     assert err == "dtdata: -: cannot be read twice to find the labels; name them with --labels A,B,...\n"
     dtdata("tokenize", "-o", tmp_path / "p", "--label_column", "label", "--labels", "y,x", "--format", "jsonl", "-", input=b'{"text": "a", "label": "x"}')
     assert rows(tmp_path / "p/train-00000.safetensors")[0] == [([97], 1)]
