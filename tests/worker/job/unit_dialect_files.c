@@ -259,7 +259,8 @@ static void test_training_arguments(void **state)
         "and muon; write one of them\n"
         "t.yaml:6:1: fsdp: other is none of full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2, "
         "offload, auto_wrap\n"
-        "t.yaml:7:1: packing: is true: not there yet; remove it\n"
+        "t.yaml:7:1: packing: is true: texts are packed anyway, and data.document_mask keeps documents apart; remove "
+        "it\n"
         "t.yaml:8:1: learning_rat: unknown key; did you mean learning_rate?\n"
         "t.yaml:9:1: warmup_steps: is \"many\"; give a number\n"
         "t.yaml:10:23: lr_scheduler_kwargs.min_lr: must lie between 0 and the learning rate, 5e-05\n");

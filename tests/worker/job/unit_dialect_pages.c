@@ -113,7 +113,8 @@ static void test_transformers(void **state)
             "packing_strategy: bfd\npadding_free: true\n",
             1,
             "t.yaml:3:1: dataset_name: data of fine-tuning are not there yet; remove it, and give data.train\n"
-            "t.yaml:5:1: packing: is true: not there yet; remove it\n"
+            "t.yaml:5:1: packing: is true: texts are packed anyway, and data.document_mask keeps documents apart; "
+            "remove it\n"
             "t.yaml:7:1: padding_free: is true: not there yet; remove it\n");
 }
 
