@@ -9,9 +9,9 @@
 #include "cmd/dtdata/train_bpe.h"
 #include "cmd/dtdata/train_counting.h"
 #include "cmd/dtdata/train_format.h"
-#include "cmd/dtdata/utf8.h"
 #include "cmd/dtdata/train_store.h"
 #include "cmd/dtdata/train_unigram.h"
+#include "cmd/dtdata/utf8.h"
 
 #include <getopt.h>
 #include <inttypes.h>

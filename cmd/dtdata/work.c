@@ -190,34 +190,26 @@ static int encode_row(const struct target *t, const struct record *r, const int3
 {
     const struct work_form *f = t->form;
     struct hand *h = t->hand;
-    int64_t limit = f->max_length;
+    bool cut = false;
     *types = NULL;
     if (f->coder->tokenizer == NULL) {
         h->ids.count = 0;
         (void)coder_encode(f->coder, NULL, r->text, r->text_size, &h->ids, err);
         *ids = h->ids.ids;
-        *count = h->ids.count;
+        cut = f->max_length > 0 && (int64_t)h->ids.count > f->max_length;
+        *count = cut ? (size_t)f->max_length : h->ids.count;
     } else {
-        const struct tokenizer *k = f->coder->tokenizer;
-        limit = limit > 0 ? limit : tokenizer_max_length(k);
-        if (tokenizer_encode_pair(k, h->scratch, r->text, r->text_size, r->pair, r->pair_size, INT32_MAX, &h->sequence,
-                                  err) != 0) {
+        if (tokenizer_encode_pair(f->coder->tokenizer, h->scratch, r->text, r->text_size, r->pair, r->pair_size,
+                                  f->max_length, &h->sequence, err) != 0) {
             return -1;
         }
-        if (limit > 0 && (int64_t)h->sequence.ids.count > limit) {
-            tally_add(&t->item->tally, TALLY_TRUNCATED, 1, r->where);
-            if (tokenizer_encode_pair(k, h->scratch, r->text, r->text_size, r->pair, r->pair_size, limit, &h->sequence,
-                                      err) != 0) {
-                return -1;
-            }
-        }
+        cut = h->sequence.cut;
         *ids = h->sequence.ids.ids;
         *types = r->pair != NULL ? h->sequence.types : NULL;
         *count = h->sequence.ids.count;
     }
-    if (limit > 0 && (int64_t)*count > limit) {
+    if (cut) {
         tally_add(&t->item->tally, TALLY_TRUNCATED, 1, r->where);
-        *count = (size_t)limit;
     }
     return 0;
 }

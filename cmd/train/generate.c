@@ -173,20 +173,21 @@ static int generate(const struct train_generate *g, const struct job_generation 
     return rc;
 }
 
-/* A text may stand where a path belongs. */
-static bool is_there(const char *path, const char *what)
+/* Says that nothing is at the path, where the text of a prompt may stand by mistake. */
+static bool is_there(const struct train_generate *g, const char *path, const char *what)
 {
     struct stat st;
     bool there = stat(path, &st) == 0 || errno != ENOENT;
     if (!there) {
-        (void)fprintf(stderr, "train: %s: no such %s; a text to continue is given by --prompt TEXT\n", path, what);
+        (void)fprintf(stderr, "train: %s: no such %s%s\n", path, what,
+                      g->chats ? "" : "; a text to continue is given by --prompt TEXT");
     }
     return there;
 }
 
 int train_generate(const struct train_generate *g, const struct job_arguments *args)
 {
-    if (!is_there(g->path, "folder") || (args->path != NULL && !is_there(args->path, "job file"))) {
+    if (!is_there(g, g->path, "folder") || (args->path != NULL && !is_there(g, args->path, "job file"))) {
         return DT_EXIT_USAGE;
     }
     struct job job;

@@ -27,7 +27,8 @@
 
 #define ENTRY_FILE "texts.json" /* written last */
 #define REPORT_S 10.0
-enum { ENTRY_BYTES = 1 << 16, ENTRY_VERSION = 2, SHARD_TOKENS = 100000000 };
+enum { ENTRY_BYTES = 1 << 16, ENTRY_VERSION = 1, SHARD_TOKENS = 100000000 };
+enum { ROWS_VERSION = 2 }; /* of labelled rows: 1 were cut by tokenizer.json before data.sequence_length */
 
 /* One data.train, one of its list, or one of a set of data.val. */
 struct source_texts {
@@ -255,8 +256,13 @@ static uint64_t key_of(const struct texts *x, const struct source_texts *s)
 {
     struct tokenize_options o;
     fill_options(x, "", &o);
-    uint64_t numbers[] = {ENTRY_VERSION,          tokenize_options_hash(&o), x->coder.hash,
-                          (uint64_t)x->coder.end, (uint64_t)x->coder.pad,    (uint64_t)x->coder.vocabulary};
+    uint64_t version = x->job->data.label_key != NULL ? ROWS_VERSION : ENTRY_VERSION;
+    uint64_t numbers[] = {version,
+                          tokenize_options_hash(&o),
+                          x->coder.hash,
+                          (uint64_t)x->coder.end,
+                          (uint64_t)x->coder.pad,
+                          (uint64_t)x->coder.vocabulary};
     uint64_t hash = hash_files(&s->listed, XXH3_64bits(numbers, sizeof numbers));
     return x->job->data.label_key != NULL ? hash_files(&x->all, hash) : hash;
 }

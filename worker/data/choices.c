@@ -103,8 +103,7 @@ static int add_item(struct data_source *s, struct choice_lines *c, cJSON *json, 
     if (!good) {
         return dt_fail(err, DT_INVALID,
                        "%s: is no item; it needs \"context\" (a text), \"choices\" (an array of texts that are not "
-                       "empty) and \"label\" "
-                       "(the number of the right one, from 0)",
+                       "empty) and \"label\" (the number of the right one, from 0)",
                        where);
     }
     if (!cJSON_IsNumber(label) || label->valuedouble != label->valueint || label->valueint < 0 ||

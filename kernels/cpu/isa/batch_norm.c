@@ -24,7 +24,8 @@ static struct blocks blocks_of(const void *args, int64_t rows, int64_t cols)
 
 /* ---- moments ---- */
 
-/* Of `vectors` vectors of columns from c on: a row's columns of a cache line together. */
+/* Moments of `vectors` vectors of columns from c on; the columns of a row that share a cache line are read
+ * together. */
 INLINE void moments_of_columns(const struct blocks *k, const void *x, int64_t part, int64_t c, int vectors,
                                enum dt_dtype type)
 {
@@ -191,6 +192,7 @@ DT_ISA_KERNEL(batch_norm)
 
 /* ---- its gradients ---- */
 
+/* Sums for the gradients, of columns as above. */
 INLINE void sums_of_columns(const struct blocks *k, const struct dt_batch_norm_sums_args *a, int64_t part, int64_t c,
                             int vectors, enum dt_dtype type)
 {

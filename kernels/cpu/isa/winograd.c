@@ -86,6 +86,15 @@ INLINE void pixels_of(const char **to, const void *images, const struct winograd
 
 /* ---- sums of a line: of 4 values, from the points 0, 1, -1 and infinity; of 6, with 2 and -2 ---- */
 
+/* Values at the points 1, -1, 2 and -2, whose even and odd powers have these sums. */
+INLINE void at_points(vec *t, vec even, vec odd, vec even2, vec odd2)
+{
+    t[0] = even + odd;
+    t[1] = even - odd;
+    t[2] = even2 + odd2;
+    t[3] = even2 - odd2;
+}
+
 /* B^T d */
 INLINE void input_line(vec *t, const vec *d, int side)
 {
@@ -97,10 +106,7 @@ INLINE void input_line(vec *t, const vec *d, int side)
     } else {
         vec even = d[4] - 4.0F * d[2], odd = d[3] - 4.0F * d[1], even2 = d[4] - d[2], odd2 = 2.0F * (d[3] - d[1]);
         t[0] = d[4] + (4.0F * d[0] - 5.0F * d[2]);
-        t[1] = even + odd;
-        t[2] = even - odd;
-        t[3] = even2 + odd2;
-        t[4] = even2 - odd2;
+        at_points(t + 1, even, odd, even2, odd2);
         t[5] = d[5] + (4.0F * d[1] - 5.0F * d[3]);
     }
 }
@@ -116,10 +122,7 @@ INLINE void gradient_line(vec *t, const vec *d, int side)
     } else {
         vec even = d[0] + d[2], odd = d[1] + d[3], even2 = d[0] + 4.0F * d[2], odd2 = 2.0F * d[1] + 8.0F * d[3];
         t[0] = d[0];
-        t[1] = even + odd;
-        t[2] = even - odd;
-        t[3] = even2 + odd2;
-        t[4] = even2 - odd2;
+        at_points(t + 1, even, odd, even2, odd2);
         t[5] = d[3];
     }
 }
@@ -151,10 +154,7 @@ INLINE void weights_line(vec *u, const vec *g, int side)
         vec even = (-1.0F / 6) * (g[0] + g[2]), odd = (-1.0F / 6) * g[1];
         vec even2 = (1.0F / 24) * g[0] + (1.0F / 6) * g[2], odd2 = (1.0F / 12) * g[1];
         u[0] = 0.25F * g[0];
-        u[1] = even + odd;
-        u[2] = even - odd;
-        u[3] = even2 + odd2;
-        u[4] = even2 - odd2;
+        at_points(u + 1, even, odd, even2, odd2);
         u[5] = g[2];
     }
 }
@@ -219,15 +219,22 @@ INLINE void load_values(vec (*to)[SIDE_MOST], const float *from, int64_t step, i
 
 /* ---- values of a tile ---- */
 
+/* Channels [c, c + n) of side x side pixels. */
+INLINE void load_pixels(vec (*to)[SIDE_MOST], const char *const *pixel, int64_t c, int64_t n, enum dt_dtype type,
+                        int side)
+{
+#pragma GCC unroll 36
+    for (int p = 0; p < side * side; p++) {
+        to[p / side][p % side] = vec_get(pixel[p], c, n, type);
+    }
+}
+
 /* B^T d B of channels [c, c + n) */
 INLINE void transform_input(float *to, int64_t step, const char *const *pixel, int64_t c, int64_t n, enum dt_dtype type,
                             int side)
 {
     vec d[SIDE_MOST][SIDE_MOST], v[SIDE_MOST][SIDE_MOST];
-#pragma GCC unroll 36
-    for (int p = 0; p < side * side; p++) {
-        d[p / side][p % side] = vec_get(pixel[p], c, n, type);
-    }
+    load_pixels(d, pixel, c, n, type, side);
     both_ways(input_line, v, d, side, side, side);
     store_values(to, step, v, n, side);
 }
@@ -237,12 +244,8 @@ INLINE void transform_gradient(float *to, int64_t step, const char *const *pixel
                                enum dt_dtype type, int side)
 {
     vec d[SIDE_MOST][SIDE_MOST], v[SIDE_MOST][SIDE_MOST];
-    int outputs = side - 2;
-#pragma GCC unroll 16
-    for (int p = 0; p < outputs * outputs; p++) {
-        d[p / outputs][p % outputs] = vec_get(pixel[p], c, n, type);
-    }
-    both_ways(gradient_line, v, d, side, outputs, side);
+    load_pixels(d, pixel, c, n, type, side - 2);
+    both_ways(gradient_line, v, d, side, side - 2, side);
     store_values(to, step, v, n, side);
 }
 

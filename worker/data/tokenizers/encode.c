@@ -261,16 +261,13 @@ int tokenizer_encode_pair(const struct tokenizer *t, struct tokenizer_scratch *s
         truncation.max_length = max_length;
     }
     size_t added = postprocessor_added(t->postprocessor, b != NULL);
+    size_t whole = s->first.count + s->second.count;
     if (truncation.given && truncation_apply(&truncation, added, &s->first, b, err) != 0) {
         return -1;
     }
+    out->cut = s->first.count + s->second.count < whole;
     postprocessor_apply(t->postprocessor, &s->first, b, out);
     return 0;
-}
-
-int64_t tokenizer_max_length(const struct tokenizer *t)
-{
-    return t->truncation.given ? t->truncation.max_length : 0;
 }
 
 void tokenizer_pad(const struct tokenizer *t, struct token_sequence *batch, size_t count)

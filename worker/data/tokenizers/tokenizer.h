@@ -69,6 +69,7 @@ struct token_sequence {
     uint8_t *types; /* type_ids: 0, 1 */
     uint8_t *mask;  /* attention_mask: 1 for a token, 0 for padding */
     size_t capacity;
+    bool cut; /* truncation took ids away */
 };
 void token_sequence_clear(struct token_sequence *q);
 /* Encodes a text, or a pair (second: null if there is none), with special tokens, and with the
@@ -77,8 +78,6 @@ void token_sequence_clear(struct token_sequence *q);
 int tokenizer_encode_pair(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t size,
                           const char *second, size_t second_size, int64_t max_length, struct token_sequence *out,
                           struct dt_error *err);
-/* The most ids of a text or a pair by the truncation of tokenizer.json; 0: it has none. */
-int64_t tokenizer_max_length(const struct tokenizer *t);
 /* Pads sequences of one batch as tokenizer.json says: to the longest, or to a fixed length. Does
  * nothing if the file says nothing. */
 void tokenizer_pad(const struct tokenizer *t, struct token_sequence *batch, size_t count);
