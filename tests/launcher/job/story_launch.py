@@ -520,24 +520,34 @@ def test_killing_our_processes_leaves_nothing(tmp_path, victim):
         assert re.search(r"dtrun: agent \(pid \d+\): killed by signal 9 \(KILL\): .+; start the job again", result.err)
 
 
+# A condition that does not come true ends the script, whose test then fails.
+AWAIT = r"""
+await() {
+    tries=0
+    until eval "$1"; do
+        [ $((tries += 1)) -lt 2000 ] || { echo "in vain awaited: $1" >&2; exit 9; }
+        sleep 0.01
+    done
+}
+"""
 # $1: dtrun, $2: a folder. A job whose guard, agent and sweeper are killed at once.
 LEAVE = r"""
 cd "$2"
 "$1" --rdzv_id=first sh -c 'setsid sh -c "echo \$\$ > left; exec sleep 1000" & while [ ! -s left ]; do sleep 0.01; done; echo $PPID > agent; exec sleep 1000' &
-while [ ! -s agent ]; do sleep 0.01; done
+await '[ -s agent ]'
 kill -STOP $! && kill -9 $(cat /proc/$!/task/$!/children) $!
-while kill -0 $(cat agent) 2> /dev/null; do sleep 0.01; done
+await '! kill -0 $(cat agent) 2> /dev/null'
 """
 # Others while what it left still runs, and one when nothing is left. $3: what the file says in which jobs tell each other of a look.
 NAME = r"""
 mkdir -p -m 700 "$DTRUN_RUNTIME_DIR" && printf "$3\n" $(stat -L -c %i /proc/self/ns/pid) > "$DTRUN_RUNTIME_DIR/looked"
 "$1" --nproc_per_node=2 sh -c 'echo >> ready; while [ ! -e go ]; do sleep 0.05; done' 2> long &
-i=0; while [ ! -s long ] && [ $((i += 1)) -lt 1000 ]; do sleep 0.05; done
+await '[ -s long ]'
 touch go
 wait $!
 "$1" false 2> failed
 kill -0 $(cat left) && kill $(cat left)
-while kill -0 $(cat left) 2> /dev/null; do sleep 0.01; done
+await '! kill -0 $(cat left) 2> /dev/null'
 "$1" false 2> after
 """
 # A job that begins while another one looks, and hears then that it began later than this one and found nothing. $3: a Python.
@@ -553,7 +563,7 @@ while not os.path.exists("ready"):
 time.sleep(0.5)
 f.write("%d %.6f\n" % (os.stat("/proc/self/ns/pid").st_ino, time.monotonic()))
 ' &
-while [ ! -e looking ]; do sleep 0.01; done
+await '[ -e looking ]'
 "$1" sh -c 'echo > ready; sleep 3' 2> long
 kill $(cat left)
 """
@@ -564,12 +574,12 @@ SUBMITTED = r"""
 cd "$2"
 "$1" sh -c 'echo $PPID > agent; echo "$DTRUN_PAGE" > page; setsid sleep 1000 & echo $! > left; exec sleep 1000' 2> first &
 guard=$!
-i=0; while [ ! -s left ] && [ $((i += 1)) -lt 2000 ]; do sleep 0.01; done
-( DTRUN_PAGE=$(cat page) "$1" sh -c ': > begun; i=0; while [ ! -e go ] && [ $((i += 1)) -lt 2000 ]; do sleep 0.05; done; echo fine > done' 2> second; echo $? > code ) &
-i=0; while [ ! -e begun ] && [ $((i += 1)) -lt 2000 ]; do sleep 0.01; done
+await '[ -s left ]'
+( DTRUN_PAGE=$(cat page) "$1" sh -c ': > begun; i=0; while [ ! -e go ] && [ $((i += 1)) -lt 2000 ]; do sleep 0.05; done; [ -e go ] && echo fine > done' 2> second; echo $? > code ) &
+await '[ -e begun ]'
 kill -STOP $(cat agent) && kill -9 $guard $(cat agent)  # stopped, as it would say that the guard was killed
-i=0; while kill -0 $(cat left) 2> /dev/null && [ $((i += 1)) -lt 2000 ]; do sleep 0.01; done
-i=0; while [ ! -s first ] && [ $((i += 1)) -lt 1000 ]; do sleep 0.02; done
+await '! kill -0 $(cat left) 2> /dev/null'
+await '[ -s first ]'
 touch go
 wait
 """
@@ -587,7 +597,7 @@ def in_a_pid_namespace(tmp_path, script, *args):
     if subprocess.run([*inside, "true"], capture_output=True).returncode != 0:
         pytest.skip("no pid namespaces here")
     with tempfile.TemporaryDirectory(dir="/tmp") as runtime:  # a socket's path is short
-        return subprocess.run([*inside, "sh", "-c", script, "-", DTRUN, tmp_path, *args], env=clean_env({"DTRUN_RUNTIME_DIR": runtime + "/dtrun"}),
+        return subprocess.run([*inside, "sh", "-c", AWAIT + script, "-", DTRUN, tmp_path, *args], env=clean_env({"DTRUN_RUNTIME_DIR": runtime + "/dtrun"}),
                               capture_output=True, text=True, timeout=DEADLINE_S)
 
 
@@ -609,9 +619,9 @@ cd "$2"
 for run in one two; do
     "$1" --rdzv_id=$run sh -c 'n=1; [ $TORCHELASTIC_RUN_ID = one ] || n=9; for i in $(seq $n); do setsid sleep 1000 & echo $! >> left-$TORCHELASTIC_RUN_ID; done
         : > full-$TORCHELASTIC_RUN_ID; echo $PPID > agent-$TORCHELASTIC_RUN_ID; exec sleep 1000' &
-    while [ ! -s agent-$run ]; do sleep 0.01; done
+    await '[ -s agent-$run ]'
     kill -STOP $! && kill -9 $(cat /proc/$!/task/$!/children) $!
-    while kill -0 $(cat agent-$run) 2> /dev/null; do sleep 0.01; done
+    await '! kill -0 $(cat agent-$run) 2> /dev/null'
 done
 "$1" sh -c 'i=0; while [ $(wc -l < said) -lt 2 ] && [ $((i += 1)) -lt 200 ]; do sleep 0.05; done' 2> said
 """
