@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "cmd/train/batch_size.h"
 #include "cmd/train/evaluate.h"
 #include "cmd/train/options.h"
 #include "cmd/train/plan.h"
@@ -155,6 +156,25 @@ static int run(const struct job *job, const char *checkpoint)
     return code;
 }
 
+/* On this machine, or on GPUs that are elsewhere. */
+static int find_batch_size(const struct train_options *o, struct job *job, struct dt_error *err)
+{
+    struct train_room room = {.on_gpu = true, .type = DT_F32, .ranks = o->job.world};
+    struct dt_gpu_sheet gpu;
+    if (o->estimate.gpus == 0) {
+        return train_find_room(job, o->job.world, true, &room, err) == 0
+                   ? train_find_batch_size(job, &room, o->json, err)
+                   : -1;
+    }
+    if (train_estimate_gpu(&o->estimate, &gpu, err) != 0) {
+        return -1;
+    }
+    job->elsewhere = true;
+    room.local_size = train_estimate_local(&o->estimate);
+    room.device_bytes = gpu.memory_bytes;
+    return train_find_batch_size(job, &room, o->json, err);
+}
+
 static int run_all(int argc, char **argv)
 {
     struct train_options o = {.job = {.look = hf_untie}, .nproc = 0};
@@ -206,8 +226,9 @@ static int run_all(int argc, char **argv)
         } else if (texts_prepare(&job, &err) != 0) {
             fprintf(stderr, "train: %s\n", err.text);
             code = err.status == DT_INVALID || err.status == DT_NOT_FOUND ? refused : trainer_exit_code(&err);
-        } else if (o.estimate.gpus > 0 ? train_estimate(&o.estimate, &job, o.json, &err) != 0
-                                       : (o.plan || alone) && train_plan(&job, &checks, &err) != 0) {
+        } else if (o.find_batch_size     ? find_batch_size(&o, &job, &err) != 0
+                   : o.estimate.gpus > 0 ? train_estimate(&o.estimate, &job, o.json, &err) != 0
+                                         : (o.plan || alone) && train_plan(&job, &checks, &err) != 0) {
             fprintf(stderr, "train: %s\n", err.text);
             code = DT_EXIT_USAGE;
         } else if (o.plan) {

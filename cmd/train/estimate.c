@@ -288,20 +288,26 @@ static void print_advice(const struct estimate *e)
                  best->name);
 }
 
+int train_estimate_gpu(const struct train_estimate *o, struct dt_gpu_sheet *out, struct dt_error *err)
+{
+    struct dt_text known;
+    int local = train_estimate_local(o);
+    dt_text_init(&known);
+    bool is_known = dt_gpu_sheet(o->gpu != NULL ? o->gpu : "H100", out, &known);
+    int rc = is_known ? 0 : dt_fail(err, DT_INVALID, "--gpu %s: there are %s", o->gpu, dt_text_str(&known));
+    dt_text_clear(&known);
+    if (rc == 0 && o->gpus % local != 0) {
+        rc = dt_fail(err, DT_INVALID, "--gpus %d: not a multiple of --gpus_per_node %d; nearest is %d", o->gpus, local,
+                     (o->gpus + local / 2) / local * local);
+    }
+    return rc;
+}
+
 int train_estimate(const struct train_estimate *o, const struct job *job, bool json, struct dt_error *err)
 {
     struct estimate e = {.options = o, .job = job, .local_size = train_estimate_local(o)};
-    struct dt_text known;
-    dt_text_init(&known);
-    if (!dt_gpu_sheet(o->gpu != NULL ? o->gpu : "H100", &e.gpu, &known)) {
-        (void)dt_fail(err, DT_INVALID, "--gpu %s: there are %s", o->gpu, dt_text_str(&known));
-        dt_text_clear(&known);
+    if (train_estimate_gpu(o, &e.gpu, err) != 0) {
         return -1;
-    }
-    dt_text_clear(&known);
-    if (o->gpus % e.local_size != 0) {
-        return dt_fail(err, DT_INVALID, "--gpus %d: not a multiple of --gpus_per_node %d; nearest is %d", o->gpus,
-                       e.local_size, (o->gpus + e.local_size / 2) / e.local_size * e.local_size);
     }
     const char *names = o->strategies != NULL ? o->strategies : job->training.strategy;
     if ((strcmp(names, "all") == 0 ? add_all(&e, err) : add_named(&e, names, err)) != 0) {

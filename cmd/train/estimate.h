@@ -3,6 +3,7 @@
 #define DT_CMD_TRAIN_ESTIMATE_H
 
 #include "base/error.h"
+#include "kernels/peak.h"
 #include "worker/job/job.h"
 
 struct train_estimate { /* the options; 0, null: not given */
@@ -14,6 +15,8 @@ struct train_estimate { /* the options; 0, null: not given */
 
 /* Ranks on a host: gpus_per_node, or 8, or all if they are fewer. */
 int train_estimate_local(const struct train_estimate *o);
+/* The data sheet of the options' GPU. DT_INVALID: there is none, or gpus does not go into whole hosts. */
+int train_estimate_gpu(const struct train_estimate *o, struct dt_gpu_sheet *out, struct dt_error *err);
 /* Prints bytes of a GPU, messages, bytes sent, time and rate of each strategy, and which to take; json: as
  * one object. DT_INVALID: an unknown GPU or strategy; DT_NO_MEMORY: no strategy fits, with what to change. */
 int train_estimate(const struct train_estimate *o, const struct job *job, bool json, struct dt_error *err);

@@ -30,6 +30,8 @@ static const char usage[] = "usage: train [options] job.json\n"
                             "                     for offload to files [what a short test gives here]\n"
                             "  --strategy NAMES   with --gpus: all, or some with commas between; a line each,\n"
                             "                     and which one to take [the job's own]\n"
+                            "  --find_batch_size  with --plan: the largest training.batch_size_per_gpu that\n"
+                            "                     fits 95 % of the memory, with --gpus that of such a GPU\n"
                             "  --print-config     print every value of the job and where it comes from\n"
                             "  --set KEY=VALUE    change a value of the job, e.g. training.seed=7; again for\n"
                             "                     more\n"
@@ -92,6 +94,7 @@ enum {
     OPT_GPUS_PER_NODE,
     OPT_DISK,
     OPT_STRATEGY,
+    OPT_FIND,
     OPT_PRINT,
     OPT_SET,
     OPT_CONFIG,
@@ -134,6 +137,8 @@ static const struct option long_options[] = {
     {"gpus-per-node", required_argument, NULL, OPT_GPUS_PER_NODE},
     {"disk", required_argument, NULL, OPT_DISK},
     {"strategy", required_argument, NULL, OPT_STRATEGY},
+    {"find_batch_size", no_argument, NULL, OPT_FIND},
+    {"find-batch-size", no_argument, NULL, OPT_FIND},
     {"print-config", no_argument, NULL, OPT_PRINT},
     {"print_config", no_argument, NULL, OPT_PRINT},
     {"set", required_argument, NULL, OPT_SET},
@@ -307,7 +312,10 @@ static const char *wrong_plan(const struct train_options *o)
 {
     const struct train_estimate *e = &o->estimate;
     bool of_gpus = e->gpu != NULL || e->gpus_per_node > 0 || e->disk_bytes_per_s > 0 || e->strategies != NULL;
-    return e->gpus > 0 && (!o->plan || o->nproc > 0) ? "--gpus: only with --plan, and without --nproc"
+    return o->find_batch_size && (!o->plan || e->strategies != NULL || o->evaluate != NULL)
+               ? "--find_batch_size: only with --plan, and without --evaluate and --strategy (another strategy: --mode "
+                 "NAME)"
+           : e->gpus > 0 && (!o->plan || o->nproc > 0) ? "--gpus: only with --plan, and without --nproc"
            : e->gpus == 0 && of_gpus
                ? "--gpu, --gpus_per_node, --disk, --strategy: only with --plan --gpus N (the strategy of a run: --mode "
                  "NAME)"
@@ -376,6 +384,7 @@ static const struct simple_option {
     const char *name, *key; /* of RANKS and VALUE; the key of a VALUE */
 } simple_options[] = {
     {.option = OPT_PLAN, FLAG, FIELD(plan)},
+    {.option = OPT_FIND, FLAG, FIELD(find_batch_size)},
     {.option = OPT_JSON, FLAG, FIELD(json)},
     {.option = OPT_PRINT, FLAG, FIELD(print_config)},
     {.option = OPT_FRESH, FLAG, FIELD(job.fresh)},

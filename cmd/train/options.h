@@ -13,7 +13,7 @@ struct train_options {
     const char **set, **set_option, **config;
     int nproc;
     int64_t batch_size; /* 0: not given */
-    bool plan, json, print_config;
+    bool plan, find_batch_size, json, print_config;
     struct train_question question;
     const char *evaluate;
     struct train_generate generate;

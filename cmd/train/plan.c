@@ -17,30 +17,40 @@ int train_env_number(const char *name, int fallback)
     return text && dt_parse_int64(text, &value) && value >= 1 && value <= 1 << 20 ? (int)value : fallback;
 }
 
-int train_plan(const struct job *job, const struct train_plan *o, struct dt_error *err)
+int train_find_room(const struct job *job, int ranks, bool prints, struct train_room *out, struct dt_error *err)
 {
-    int size = o->ranks;
-    bool print = o->prints;
-    int local = train_env_number("LOCAL_WORLD_SIZE", size);
-    local = local > size ? size : local;
-    struct trainer t;
-    struct dt_text text;
-    const char *device = "cpu";
+    int local = train_env_number("LOCAL_WORLD_SIZE", ranks);
+    *out = (struct train_room){.ranks = ranks, .local_size = local > ranks ? ranks : local, .device = "cpu"};
     struct world_options wishes = {.device = job->training.device, .share_gpu = job->training.share_gpu};
-    int here = getenv("LOCAL_WORLD_SIZE") != NULL ? local : 0; /* who looks at a plan by hand may
-                                                                * do so elsewhere */
+    /* who looks at a plan by hand may do so elsewhere */
+    int here = getenv("LOCAL_WORLD_SIZE") != NULL ? out->local_size : 0;
     if (precision_device(job, &wishes.device, err) != 0 ||
-        world_check_device(&wishes, print ? here : 0, &device, err) != 0) {
+        world_check_device(&wishes, prints ? here : 0, &out->device, err) != 0) {
         return -1;
     }
+    out->on_gpu = strcmp(out->device, "cuda") == 0;
+    out->device_bytes = out->on_gpu ? gpu_most_total() : 0;
+    out->type = strcmp(out->device, "twin64") == 0 ? DT_F64 : DT_F32;
+    return 0;
+}
+
+double train_device_bytes(const struct train_room *room)
+{
+    return !room->on_gpu ? 0 : room->device_bytes > 0 ? room->device_bytes : INFINITY;
+}
+
+int train_plan(const struct job *job, const struct train_plan *o, struct dt_error *err)
+{
+    bool print = o->prints;
+    struct train_room room;
+    struct trainer t;
+    struct dt_text text;
+    if (train_find_room(job, o->ranks, print, &room, err) != 0) {
+        return -1;
+    }
+    int local = room.local_size;
     dt_text_init(&text);
-    bool on_gpu = strcmp(device, "cuda") == 0;
-    double total_bytes = on_gpu ? gpu_most_total() : 0; /* not positive: not known */
-    int rc = trainer_prepare(&t, job, 0, size, local, strcmp(device, "twin64") == 0 ? DT_F64 : DT_F32,
-                             !on_gpu           ? 0
-                             : total_bytes > 0 ? total_bytes
-                                               : INFINITY,
-                             err);
+    int rc = trainer_prepare(&t, job, 0, room.ranks, local, room.type, train_device_bytes(&room), err);
     rc = rc == 0 && !o->evaluates ? trainer_plan_samples(&t, err) : rc;
     if (rc == 0) {
         trainer_plan_saves(&t);
@@ -48,14 +58,14 @@ int train_plan(const struct job *job, const struct train_plan *o, struct dt_erro
     }
     if (rc == 0) {
         if (print) {
-            trainer_print_plan(&t, device, local, o->json, &text);
+            trainer_print_plan(&t, room.device, local, o->json, &text);
             fputs(dt_text_str(&text), stdout);
             if (job->idle_keys != NULL && !o->json) {
                 printf("\nno effect    %s\n", job->idle_keys);
             }
         }
-        rc = on_gpu
-                 ? trainer_check_total(&t, total_bytes, local, err)
+        rc = room.on_gpu
+                 ? trainer_check_total(&t, room.device_bytes, local, err)
                  : trainer_check_memory(&t, NULL, print ? local : 1, err); /* as a rank, the others' memory may be taken
                                                                             * already */
     }
