@@ -19,7 +19,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { INFO_BYTES = 4 << 20 };
+enum { INFO_BYTES = 4 << 20, MEASURED_IDS = 1 << 16 };
 
 bool shard_recognise(const char *path)
 {
@@ -242,22 +242,37 @@ void shard_ids(const struct shard *s, int64_t i, int64_t count, uint32_t *out)
     }
 }
 
-void shard_measure(const struct shard *s, int64_t *max_id, uint64_t *hash)
+/* The largest of some ids. */
+static uint32_t largest_of(const struct shard *s, int64_t from, int64_t count)
 {
     uint32_t max = 0;
     if (s->width == 2 && !s->is_signed) { /* a loop that the compiler can vectorize */
-        const uint16_t *ids = s->tokens;
+        const uint16_t *ids = (const uint16_t *)s->tokens + from;
         uint16_t m = 0;
-        for (int64_t i = 0; i < s->token_count; i++) {
+        for (int64_t i = 0; i < count; i++) {
             m = ids[i] > m ? ids[i] : m;
         }
-        max = m;
-    } else {
-        for (int64_t i = 0; i < s->token_count; i++) {
-            uint32_t id = shard_id(s, i);
-            max = id > max ? id : max;
-        }
+        return m;
+    }
+    for (int64_t i = from; i < from + count; i++) {
+        uint32_t id = shard_id(s, i);
+        max = id > max ? id : max;
+    }
+    return max;
+}
+
+void shard_measure(const struct shard *s, int64_t *max_id, uint64_t *hash)
+{
+    uint32_t max = 0;
+    XXH3_state_t *state = XXH3_createState();
+    (void)XXH3_64bits_reset(state);
+    for (int64_t at = 0, count = 0; at < s->token_count; at += count) { /* a part at a time: the disk reads it once */
+        count = s->token_count - at < MEASURED_IDS ? s->token_count - at : MEASURED_IDS;
+        uint32_t m = largest_of(s, at, count);
+        max = m > max ? m : max;
+        (void)XXH3_64bits_update(state, (const char *)s->tokens + at * s->width, (size_t)(count * s->width));
     }
     *max_id = max;
-    *hash = XXH3_64bits(s->tokens, (size_t)s->token_count * (size_t)s->width);
+    *hash = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
 }

@@ -9,12 +9,16 @@
 #include "worker/data/shards.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 /* Up to this size every id is read when the source is opened, whatever the JSON says. */
 #define MEASURE_BYTES ((size_t)1 << 30)
+/* From this size on a file takes longer to read than the steps of a file system's clock are apart. */
+#define REMEMBERED_BYTES ((size_t)64 << 20)
 
 enum { VOCABULARY_MAX = 1 << 24 /* the limit of model.vocab_size */, AT_ONCE = 1024 };
 
@@ -51,6 +55,52 @@ static void close_tokens(struct data_source *s)
     s->state = NULL;
 }
 
+/* What reading a large file has found. A plan and its run open the same data, and whoever looks for a batch size
+ * opens it for each size. */
+static struct {
+    pthread_mutex_t lock;
+    struct measured {
+        dev_t device;
+        ino_t inode;
+        off_t bytes;
+        struct timespec changed;
+        int64_t max_id;
+        uint64_t hash;
+    } * of;
+    size_t count;
+} measures = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static bool is_same(const struct measured *m, const struct stat *st)
+{
+    return m->device == st->st_dev && m->inode == st->st_ino && m->bytes == st->st_size &&
+           m->changed.tv_sec == st->st_mtim.tv_sec && m->changed.tv_nsec == st->st_mtim.tv_nsec;
+}
+
+/* shard_measure, once in this process for each large file as it is. */
+static void measure_once(const struct shard *sh, int64_t *max_id, uint64_t *hash)
+{
+    struct stat st;
+    bool large = sh->map_bytes >= REMEMBERED_BYTES && stat(sh->path, &st) == 0, known = false;
+    (void)pthread_mutex_lock(&measures.lock);
+    for (size_t i = 0; large && !known && i < measures.count; i++) {
+        const struct measured *m = &measures.of[i];
+        known = is_same(m, &st);
+        *max_id = known ? m->max_id : 0;
+        *hash = known ? m->hash : 0;
+    }
+    (void)pthread_mutex_unlock(&measures.lock);
+    if (known) {
+        return;
+    }
+    shard_measure(sh, max_id, hash);
+    if (large) {
+        (void)pthread_mutex_lock(&measures.lock);
+        measures.of = dt_realloc(measures.of, (measures.count + 1) * sizeof *measures.of);
+        measures.of[measures.count++] = (struct measured){st.st_dev, st.st_ino, st.st_size, st.st_mtim, *max_id, *hash};
+        (void)pthread_mutex_unlock(&measures.lock);
+    }
+}
+
 /* Gets the largest id and the hash: by reading all ids, or from the JSON if there is too much data
  * to read at every start. */
 static int know_content(struct shard *sh, bool measure, struct dt_error *err)
@@ -60,7 +110,7 @@ static int know_content(struct shard *sh, bool measure, struct dt_error *err)
     }
     int64_t max_id = 0;
     uint64_t hash = 0;
-    shard_measure(sh, &max_id, &hash);
+    measure_once(sh, &max_id, &hash);
     if (sh->info.has_hash && sh->info.hash != hash) {
         return dt_fail(err, DT_INVALID,
                        "%s: hash %016" PRIx64 ", but its JSON says %016" PRIx64 ": changed or damaged; make it again",

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 #include <cmocka.h>
 
 static const char *in(const char *name)
@@ -290,11 +291,43 @@ static void test_beyond_31_bits(void **state)
     check_beyond("far.bin", "auto", count);
 }
 
+/* A file so large that it is read whole once in a process; one that has changed is read again, and hashes are
+ * those of the whole, whatever parts it is read in. */
+static void test_large(void **state)
+{
+    (void)state;
+    const int64_t count = 40 << 20, places[] = {65535, 65536, (40 << 20) - 4};
+    uint16_t *ids = calloc((size_t)count, sizeof *ids);
+    uint64_t last = 0;
+    write_beyond("large.bin", count);
+    ids[count - 3] = 7;
+    ids[count - 2] = 8;
+    ids[count - 1] = 9;
+    for (int i = 0; i < 6; i++) { /* each state twice */
+        struct data_source s;
+        struct dt_error err = {0};
+        const uint16_t id = (uint16_t)(1000 - i);
+        if (i % 2 == 0) {
+            int fd = open(in("large.bin"), O_WRONLY | O_CLOEXEC);
+            ids[places[i / 2]] = id;
+            assert_int_equal(pwrite(fd, &id, sizeof id, places[i / 2] * 2), sizeof id);
+            (void)close(fd);
+        }
+        assert_int_equal(open_source(&s, in("large.bin"), "nanogpt", 2, &err), 0);
+        assert_int_equal(s.vocabulary, 1001);
+        assert_int_equal(s.files[0].hash, XXH3_64bits(ids, (size_t)count * sizeof *ids));
+        assert_true((s.files[0].hash == last) == (i % 2 == 1));
+        last = s.files[0].hash;
+        data_close(&s);
+    }
+    free(ids);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_megatron), cmocka_unit_test(test_bad_index),      cmocka_unit_test(test_negative),
-        cmocka_unit_test(test_nanogpt),  cmocka_unit_test(test_beyond_31_bits),
+        cmocka_unit_test(test_nanogpt),  cmocka_unit_test(test_beyond_31_bits), cmocka_unit_test(test_large),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }
