@@ -86,6 +86,16 @@ static int broken(struct walk *w, struct dt_error *err)
     return 0;
 }
 
+static int too_long(struct walk *w, bool json, struct dt_error *err)
+{
+    (void)dt_fail(err, DT_INVALID,
+                  json ? "%s: longer than %zu bytes (16 MiB), the most that a JSON record may have; cut its text into "
+                         "several records"
+                       : "%s: a record of more than %zu bytes (16 MiB)",
+                  w->where, DT_SCAN_BYTES);
+    return broken(w, err);
+}
+
 /* 1: the line can be taken, with U+FFFD if that is wanted; 0: it was skipped. */
 static int take_utf8(struct walk *w, const char **line, size_t *size, struct dt_error *err)
 {
@@ -240,12 +250,15 @@ int records_of(const struct record_form *form, enum source_kind kind, const char
     const struct csv_form *ends = json ? &lines : source_csv_form(kind);
     long long line = b->begin.line;
     int result = 0;
+    if (b->too_long) {
+        (void)snprintf(w->where, sizeof w->where, json ? "%s: record %lld" : "%s:%lld", path, line + 1);
+        result = too_long(w, json, err);
+    }
     for (size_t at = 0; at < b->size && result == 0;) {
         size_t size = csv_first_end(ends, b->text + at, b->size - at);
         (void)snprintf(w->where, sizeof w->where, json ? "%s: record %lld" : "%s:%lld", path, line + 1);
         if (size > DT_SCAN_BYTES + 1) {
-            (void)dt_fail(err, DT_INVALID, "%s: longer than %zu bytes", w->where, DT_SCAN_BYTES);
-            result = broken(w, err);
+            result = too_long(w, json, err);
         } else {
             result = (json ? json_line : csv_record)(w, b->text + at, size, err);
         }

@@ -179,15 +179,17 @@ static int begin(struct source *s, struct dt_error *err)
     return 0;
 }
 
-/* The end of the whole records in `rest`; 0: not even one is there. */
-static size_t records_end(const struct source *s)
+/* The end of the whole records in the first `size` bytes of `rest`; 0: not even one is there. */
+static size_t records_end(const struct source *s, size_t size)
 {
     static const struct csv_form lines = {'\n', false};
     bool csv = s->kind == SOURCE_CSV || s->kind == SOURCE_TSV;
-    return csv_last_end(csv ? source_csv_form(s->kind) : &lines, s->rest, s->size);
+    return csv_last_end(csv ? source_csv_form(s->kind) : &lines, s->rest, size);
 }
 
-/* Reads whole records until there are about `least` bytes of them; *end: where they end. */
+/* Reads whole records until there are about `least` bytes of them; *end: where they end, 0: the first of them is
+ * longer than DT_SCAN_BYTES. The end depends on the begin alone, and not on what has been read: a run that goes on
+ * at this begin must find the same blocks. */
 static int fill_records(struct source *s, size_t least, size_t *end, struct dt_error *err)
 {
     *end = 0;
@@ -195,20 +197,34 @@ static int fill_records(struct source *s, size_t least, size_t *end, struct dt_e
         if (fill(s, want, err) != 0) {
             return -1;
         }
-        *end = s->ended ? s->size : records_end(s);
-        if (s->ended) {
+        if (s->ended && s->size < want) {
+            *end = s->size;
             return 0;
         }
-        if (*end == 0 && s->size > DT_SCAN_BYTES) {
-            return s->kind == SOURCE_JSONL || s->kind == SOURCE_JSON
-                       ? dt_fail(err, DT_INVALID,
-                                 "%s: record %lld: longer than %zu bytes (16 MiB), the most that a "
-                                 "JSON record may have; cut its text into several records",
-                                 s->path, (long long)s->at.line + 1, DT_SCAN_BYTES)
-                       : dt_fail(err, DT_INVALID, "%s:%lld: a record of more than %zu bytes%s", s->path,
-                                 (long long)s->at.line + 1, DT_SCAN_BYTES,
-                                 s->kind == SOURCE_CSV ? "; is a quote never closed?" : "");
+        *end = records_end(s, s->size < want ? s->size : want);
+        if (*end == 0 && want > DT_SCAN_BYTES) { /* of a quote that is never closed the line is one record */
+            bool csv = s->kind == SOURCE_CSV || s->kind == SOURCE_TSV;
+            const char *lf = csv ? memchr(s->rest, '\n', DT_SCAN_BYTES) : NULL;
+            *end = lf != NULL ? (size_t)(lf - s->rest) + 1 : 0;
+            return 0;
         }
+    }
+    return 0;
+}
+
+/* Drops the record that begins `rest`, up to the end of its line. */
+static int drop_record(struct source *s, struct dt_error *err)
+{
+    const char *lf = NULL;
+    while (lf == NULL) {
+        if (fill(s, 1, err) != 0) {
+            return -1;
+        }
+        if (s->size == 0) {
+            return 0;
+        }
+        lf = memchr(s->rest, '\n', s->size);
+        drop(s, lf != NULL ? (size_t)(lf - s->rest) + 1 : s->size);
     }
     return 0;
 }
@@ -218,6 +234,9 @@ static int read_header(struct source *s, struct dt_error *err)
     size_t end;
     if (fill_records(s, SOURCE_BLOCK_BYTES, &end, err) != 0) {
         return -1;
+    }
+    if (end == 0 && s->size > 0) {
+        return dt_fail(err, DT_INVALID, "%s:1: a header of more than %zu bytes", s->path, DT_SCAN_BYTES);
     }
     end = csv_first_end(source_csv_form(s->kind), s->rest, end);
     const char *cr = end > 0 ? memchr(s->rest, '\r', end) : NULL;
@@ -309,6 +328,10 @@ int source_next(struct source *s, struct text_block *b, struct dt_error *err)
         return -1;
     }
     b->begin = s->at;
+    b->too_long = s->kind != SOURCE_TEXT && end == 0 && s->size > 0;
+    if (b->too_long && drop_record(s, err) != 0) {
+        return -1;
+    }
     b->first = first;
     s->given = true;
     b->joined = s->joined;

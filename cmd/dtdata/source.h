@@ -31,6 +31,7 @@ struct text_block {
     bool joined;      /* the cut before it is no place for one: its ids depend on the block before */
     bool open;        /* the same of the cut behind it; all later blocks of the file are joined */
     bool marked;      /* a byte order mark before it was left out */
+    bool too_long;    /* a record of more than DT_SCAN_BYTES, of which nothing is here */
     char *text;
     size_t size, capacity;
 };
@@ -47,8 +48,9 @@ int source_open(struct source **out, const char *path, enum source_kind kind, so
 /* Before the first block: goes to the begin of a block of an earlier run. */
 int source_seek(struct source *s, const struct source_place *to, struct dt_error *err);
 /* The next block, in the memory of *b: 1, or 0 at the end. A file has at least one block. A NUL among the first
- * bytes is an error, and so is the byte order mark of UTF-16 or UTF-32, a line of more than DT_SCAN_BYTES, and
- * packed data that is damaged. */
+ * bytes is an error, and so is the byte order mark of UTF-16 or UTF-32, and packed data that is damaged. Of a CSV whose
+ * quote is not closed within DT_SCAN_BYTES the line is a block. Where a block of records ends depends on its begin
+ * alone. */
 int source_next(struct source *s, struct text_block *b, struct dt_error *err);
 /* The first record of a CSV or TSV, with its line break; empty before the first block, and for other files. */
 const struct dt_text *source_header(const struct source *s);
