@@ -165,9 +165,14 @@ static bool is_sidecar(const char *path)
 
 static bool is_output(const struct corpus *c, const struct stat *st)
 {
-    struct stat output;
-    return c->output != NULL && stat(c->output, &output) == 0 && output.st_dev == st->st_dev &&
-           output.st_ino == st->st_ino;
+    const char *folders[] = {c->output, c->counts};
+    bool is = false;
+    for (int i = 0; i < 2 && !is; i++) {
+        struct stat output;
+        is = folders[i] != NULL && stat(folders[i], &output) == 0 && output.st_dev == st->st_dev &&
+             output.st_ino == st->st_ino;
+    }
+    return is;
 }
 
 static int add_folder(struct corpus *c, const char *path, int depth, struct dt_error *err)

@@ -31,6 +31,7 @@ struct corpus {
     size_t count;
     struct corpus_left_out binary, empty, again; /* files; again: there already, by another name or the same */
     struct corpus_seen *seen;
+    const char *counts; /* a folder that is passed over inside another one, too; null: none */
     const char *output; /* the folder that the shards go to, passed over inside
                                        * other folders; null: none */
     bool output_met;

@@ -1,7 +1,7 @@
 /* See the header. */
 #include "cmd/dtdata/output.h"
 
-static const char *const prefix[SIDES] = {"train", "val"};
+#include "worker/data/shards_set.h"
 
 static bool has_pairs(const struct work_form *f)
 {
@@ -13,8 +13,8 @@ static int open_side(struct output *o, enum side s, const struct output_options 
     const struct work_form *f = o->form;
     const int complete = o->progress->side[s].complete;
     if (f->labels != NULL) {
-        return row_writer_open(&o->rows[s], x->dir, prefix[s], f->coder, f->labels, has_pairs(f), x->shard_tokens,
-                               x->overwrite, err) != 0
+        return row_writer_open(&o->rows[s], x->dir, progress_prefix[s], f->coder, f->labels, has_pairs(f),
+                               x->shard_tokens, x->overwrite, err) != 0
                    ? -1
                    : row_writer_resume(o->rows[s], complete, err);
     }
@@ -24,7 +24,7 @@ static int open_side(struct output *o, enum side s, const struct output_options 
                                     .document_end = f->coder->end,
                                     .vocabulary = f->coder->vocabulary,
                                     .shard_tokens = x->shard_tokens};
-    return shard_writer_open(&o->shards[s], x->dir, prefix[s], &form, x->overwrite, err) != 0
+    return shard_writer_open(&o->shards[s], x->dir, progress_prefix[s], &form, x->overwrite, err) != 0
                ? -1
                : shard_writer_resume(o->shards[s], complete, err);
 }
@@ -36,6 +36,7 @@ int output_open(struct output *o, const struct work_form *form, const struct out
     for (int s = 0; s < SIDES; s++) {
         o->now[s] = p->side[s];
         o->now[s].given = 0;
+        o->before[s] = o->now[s].tally;
         o->skip[s] = p->side[s].given;
         if (open_side(o, (enum side)s, options, err) != 0) {
             return -1;
@@ -65,6 +66,7 @@ static int note(struct output *o, enum side s, struct dt_error *err)
     }
     *saved = o->now[s];
     saved->complete = complete_of(o, s);
+    saved->tally = o->before[s];
     return progress_save(o->progress, err);
 }
 
@@ -129,6 +131,7 @@ int output_take(struct output *o, const struct item *i, struct dt_error *err)
             o->now[s].file = i->file;
             o->now[s].at = i->block.begin;
             o->now[s].given = 0;
+            o->before[s] = o->now[s].tally;
         }
         if ((rows ? take_rows : take_ids)(o, (enum side)s, i, err) != 0) {
             return -1;
@@ -140,6 +143,44 @@ int output_take(struct output *o, const struct item *i, struct dt_error *err)
     return 0;
 }
 
+static struct shard_set *set_of(const struct output *o, enum side s)
+{
+    return o->rows[s] != NULL ? row_writer_set(o->rows[s]) : shard_writer_set(o->shards[s]);
+}
+
+/* Gives the files of both sides their names, or none of them. */
+static int name_all(struct output *o, struct dt_error *err)
+{
+    struct progress *p = o->progress;
+    struct dt_error ignored;
+    int named = 0;
+    for (int s = 0; s < SIDES; s++) {
+        p->side[s].shards = set_of(o, (enum side)s)->count;
+    }
+    p->naming = NAMING_BEGUN;
+    p->rows = o->form->labels != NULL;
+    int result = progress_save(p, err);
+    while (result == 0 && named < SIDES) {
+        result = shard_set_name(set_of(o, (enum side)named), err);
+        named += result == 0;
+    }
+    p->naming = NAMING_DONE;
+    result = result == 0 ? progress_save(p, err) : result;
+    if (result != 0) {
+        while (named-- > 0) {
+            (void)shard_set_unname(set_of(o, (enum side)named), &ignored);
+        }
+        p->naming = NAMING_NONE;
+        (void)progress_save(p, &ignored);
+        return -1;
+    }
+    for (int s = 0; s < SIDES && result == 0; s++) {
+        result = shard_set_settle(set_of(o, (enum side)s), err);
+    }
+    p->naming = result == 0 ? NAMING_NONE : NAMING_DONE; /* what is left is for the next run */
+    return result;
+}
+
 int output_commit(struct output *o, bool val, struct dt_error *err)
 {
     const struct corpus *c = o->form->corpus;
@@ -147,7 +188,7 @@ int output_commit(struct output *o, bool val, struct dt_error *err)
         if (output_count(o, (enum side)s) == 0 && (s == SIDE_TRAIN || val)) {
             tally_say(&o->now[s].tally, &o->form->records); /* why there is none */
             return dt_fail(err, DT_INVALID, "%s%s: no text for %s: what was read is empty; give other files",
-                           c->files[0].path, c->count > 1 ? " and others" : "", prefix[s]);
+                           c->files[0].path, c->count > 1 ? " and others" : "", progress_prefix[s]);
         }
     }
     for (int s = 0; s < SIDES; s++) {
@@ -155,12 +196,7 @@ int output_commit(struct output *o, bool val, struct dt_error *err)
             return -1;
         }
     }
-    for (int s = SIDES - 1; s >= 0; s--) {
-        if ((o->rows[s] != NULL ? row_writer_commit(o->rows[s], err) : shard_writer_commit(o->shards[s], err)) != 0) {
-            return -1;
-        }
-    }
-    return 0;
+    return name_all(o, err);
 }
 
 int64_t output_count(const struct output *o, enum side s)

@@ -23,6 +23,7 @@ struct output {
     struct shard_writer *shards[SIDES];
     struct row_writer *rows[SIDES];
     struct progress_side now[SIDES]; /* the block that is being written, and what of it was */
+    struct tally before[SIDES];      /* of all before the block at which a run can go on */
     int64_t skip[SIDES];             /* ids or rows that an earlier run has written behind the first block */
     output_report *report;           /* null: nobody is told */
     void *report_context;

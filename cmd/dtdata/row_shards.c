@@ -11,8 +11,6 @@
 
 enum { FILE_IDS_MOST = 1 << 24 };
 
-static const char *const suffixes[] = {".safetensors", NULL};
-
 struct row_writer {
     struct shard_set set;
     const struct coder *coder;
@@ -73,7 +71,7 @@ int row_writer_open(struct row_writer **out, const char *dir, const char *prefix
                     const struct labels *labels, bool pairs, int64_t shard_tokens, bool overwrite, struct dt_error *err)
 {
     struct row_writer *w = dt_alloc(sizeof *w);
-    if (shard_set_open(&w->set, dir, prefix, suffixes, overwrite, err) != 0) {
+    if (shard_set_open(&w->set, dir, prefix, shard_set_row_files, overwrite, err) != 0) {
         free(w);
         return -1;
     }
@@ -90,7 +88,7 @@ int row_writer_resume(struct row_writer *w, int count, struct dt_error *err)
     int result = 0;
     for (; result == 0 && w->set.count < count; w->set.count += result == 0) {
         struct st_file *f = NULL;
-        char *path = shard_set_work_path(&w->set, w->set.count, suffixes[0]);
+        char *path = shard_set_work_path(&w->set, w->set.count, shard_set_row_files[0]);
         result = st_open(&f, path, err);
         const struct st_tensor *labels = result == 0 ? st_find(f, "labels") : NULL;
         if (result == 0 && labels == NULL) {
@@ -155,7 +153,7 @@ static int write_file(struct row_writer *w, struct dt_error *err)
         metadata[at++] = dt_text_str(&names);
     }
     struct st_writer *to = NULL;
-    char *path = shard_set_work_path(&w->set, w->set.count, suffixes[0]);
+    char *path = shard_set_work_path(&w->set, w->set.count, shard_set_row_files[0]);
     int result = st_writer_open(&to, path, entries, w->pairs ? 4 : 3, metadata, err);
     if (result == 0 && write_tensors(w, to, err) != 0) {
         st_writer_abort(to);
@@ -188,9 +186,9 @@ int row_writer_finish(struct row_writer *w, struct dt_error *err)
     return w->rows.count > 0 ? write_file(w, err) : 0;
 }
 
-int row_writer_commit(struct row_writer *w, struct dt_error *err)
+struct shard_set *row_writer_set(struct row_writer *w)
 {
-    return shard_set_commit(&w->set, err);
+    return &w->set;
 }
 
 int64_t row_writer_rows(const struct row_writer *w)

@@ -32,7 +32,7 @@ int row_writer_resume(struct row_writer *w, int count, struct dt_error *err);
 int row_writer_add(struct row_writer *w, const struct row_list *l, size_t i, struct dt_error *err);
 int row_writer_complete(const struct row_writer *w);
 int row_writer_finish(struct row_writer *w, struct dt_error *err);
-int row_writer_commit(struct row_writer *w, struct dt_error *err);
+struct shard_set *row_writer_set(struct row_writer *w); /* whose files get their names then */
 int64_t row_writer_rows(const struct row_writer *w);
 int row_writer_files(const struct row_writer *w);
 void row_writer_close(struct row_writer *w, bool keep);

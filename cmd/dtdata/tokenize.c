@@ -49,9 +49,7 @@ static int give_up(struct tokenize_run *r, struct dt_error *err)
         (void)dt_fail(err, DT_STOPPED, "stopped by signal %d; %s", number,
                       kept ? "the same command goes on" : "nothing was written");
     }
-    int code = number != 0                                                             ? 128 + number
-               : err->status == DT_INVALID && strstr(err->text, "--overwrite") != NULL ? DT_EXIT_USAGE
-                                                                                       : DT_EXIT_FAILED;
+    int code = number != 0 ? 128 + number : err->status == DT_USAGE ? DT_EXIT_USAGE : DT_EXIT_FAILED;
     (void)command_fail(err, code);
     if (kept && number == 0) {
         dt_text_say(stderr, "dtdata: complete shards are kept in %s; the same command goes on", folder);

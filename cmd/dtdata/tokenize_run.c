@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
+enum { BLOCKS_VERSION = 1 }; /* of how files are cut into blocks, at which a run goes on */
+
 /* ---- what there is to read ---- */
 
 static int collect(struct tokenize_run *r, char *const *paths, size_t count, struct dt_error *err)
@@ -143,7 +145,7 @@ static int know_labels(struct tokenize_run *r, struct dt_error *err)
 /* A hash of the command, the tokenizer, and the files as they are now. */
 static uint64_t key_of(const struct tokenize_run *r)
 {
-    uint64_t numbers[] = {tokenize_options_hash(&r->o), r->coder.hash, (uint64_t)r->coder.end,
+    uint64_t numbers[] = {BLOCKS_VERSION, tokenize_options_hash(&r->o), r->coder.hash, (uint64_t)r->coder.end,
                           (uint64_t)r->coder.vocabulary};
     uint64_t hash = XXH3_64bits(numbers, sizeof numbers);
     for (size_t i = 0; i < r->corpus.count; i++) {
@@ -175,9 +177,23 @@ static int check_space(const struct tokenize_run *r, struct dt_error *err)
                          dt_text_bytes(left, have, sizeof have));
 }
 
+/* With `overwrite` shards of an earlier run that are damaged are made again. */
+static int open_output(struct tokenize_run *r, struct dt_error *err)
+{
+    struct progress_side *side = r->progress.side;
+    int result = output_open(&r->output, &r->form, &r->o.output, &r->progress, err);
+    if (result != 0 && r->o.output.overwrite && side[SIDE_TRAIN].complete + side[SIDE_VAL].complete > 0) {
+        dt_text_say(stderr, "%s: %s; begins anew", record_option(&r->o.records, RECORD_PROGRAM), err->text);
+        output_close(&r->output, false);
+        memset(side, 0, sizeof r->progress.side);
+        result = output_open(&r->output, &r->form, &r->o.output, &r->progress, err);
+    }
+    return result;
+}
+
 static int write_all(struct tokenize_run *r, struct dt_error *err)
 {
-    if (output_open(&r->output, &r->form, &r->o.output, &r->progress, err) != 0) {
+    if (open_output(r, err) != 0) {
         return -1;
     }
     r->opened = true;

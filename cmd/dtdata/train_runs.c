@@ -140,12 +140,10 @@ int runs_open(struct runs *r, const char *folder, uint64_t settings, size_t buff
     if (result == 0 && (r->lock = dt_file_open_lock(path, err)) < 0) {
         result = -1;
     }
-    r->locked = result == 0 && flock(r->lock, LOCK_EX | LOCK_NB) == 0;
+    /* where a file system has no locks, none is waited for */
+    r->locked = result == 0 && (flock(r->lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK);
     if (result == 0 && !r->locked) {
-        result =
-            errno == EWOULDBLOCK
-                ? dt_fail(err, DT_IN_USE, "%s: another dtdata trains here; wait for it, or choose another -o", folder)
-                : dt_fail_errno(err, "%s", path);
+        result = dt_fail(err, DT_IN_USE, "%s: another dtdata trains here; wait for it, or choose another -o", folder);
     }
     free(path);
     if (result == 0 && read_manifest(r, other, err) == 0 && dt_file_remove_others(folder, is_named, r, err) == 0) {

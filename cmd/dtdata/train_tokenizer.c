@@ -239,6 +239,7 @@ static int collect(struct job *j, char **paths, int count, struct dt_error *err)
 {
     bool piped = false;
     j->corpus.output = j->o.dir;
+    j->corpus.counts = j->folder;
     for (int i = 0; i < count; i++) {
         if (strcmp(paths[i], "-") == 0 && piped) {
             return usage(err, "-: standard input can be read only once");

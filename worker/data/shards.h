@@ -111,6 +111,8 @@ int shard_writer_finish(struct shard_writer *w, struct dt_error *err);
 /* After finish: gives the files their names, and removes further shards of an earlier run. After an
  * error the earlier run's shards are unchanged, and none of this run's is left. */
 int shard_writer_commit(struct shard_writer *w, struct dt_error *err);
+/* The writer's files, for one who gives several sets their names together (worker/data/shards_set.h). */
+struct shard_set *shard_writer_set(struct shard_writer *w);
 int64_t shard_writer_tokens(const struct shard_writer *w);
 int shard_writer_shards(const struct shard_writer *w);
 /* Frees the writer and removes what was not committed; with `keep` all but complete shards. Null is

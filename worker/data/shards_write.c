@@ -14,9 +14,6 @@
 
 enum { BUFFER_BYTES = 1 << 18, PASSED_ON_BYTES = 1 << 23, SOURCES_LISTED = 10000, U16_VOCABULARY = 65536 };
 
-/* the JSON first, so a process that sees a shard finds its JSON */
-static const char *const suffixes[] = {".bin.json", ".bin", NULL};
-
 struct shard_writer {
     struct shard_set set;
     char *tokenizer, *tokenizer_path;
@@ -40,7 +37,7 @@ int shard_writer_open(struct shard_writer **out, const char *dir, const char *pr
                       bool overwrite, struct dt_error *err)
 {
     struct shard_writer *w = dt_alloc(sizeof *w);
-    if (shard_set_open(&w->set, dir, prefix, suffixes, overwrite, err) != 0) {
+    if (shard_set_open(&w->set, dir, prefix, shard_set_token_files, overwrite, err) != 0) {
         free(w);
         return -1;
     }
@@ -251,6 +248,11 @@ int shard_writer_commit(struct shard_writer *w, struct dt_error *err)
         return dt_fail(err, DT_INTERNAL, "%s: commit before finish", w->set.dir);
     }
     return shard_set_commit(&w->set, err);
+}
+
+struct shard_set *shard_writer_set(struct shard_writer *w)
+{
+    return &w->set;
 }
 
 int64_t shard_writer_tokens(const struct shard_writer *w)
