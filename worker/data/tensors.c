@@ -359,6 +359,19 @@ static void add_content(XXH3_state_t *h, const struct data_source *s, const stru
     }
 }
 
+/* The name of the tokenizer that made the files; those that have none may be of any. */
+static int take_tokenizer(struct data_source *s, const char *name, const char *path, struct dt_error *err)
+{
+    if (name != NULL && s->tokenizer[0] != 0 && strncmp(name, s->tokenizer, sizeof s->tokenizer - 1) != 0) {
+        return dt_fail(err, DT_INVALID, "%s: tokenizer %s, but a file before it has %s; make all with one", path, name,
+                       s->tokenizer);
+    }
+    if (name != NULL) {
+        (void)snprintf(s->tokenizer, sizeof s->tokenizer, "%s", name);
+    }
+    return 0;
+}
+
 static int open_tensors(struct data_source *s, const char *glob, struct dt_error *err)
 {
     struct data_files files;
@@ -381,8 +394,7 @@ static int open_tensors(struct data_source *s, const char *glob, struct dt_error
             (void)XXH3_64bits_reset(own);
             add_content(own, s, &t->files[i]);
             data_list_file(s, files.paths[i], t->files[i].rows * s->sequence_length, XXH3_64bits_digest(own));
-            const char *tokenizer = st_metadata(t->files[i].file, "tokenizer");
-            (void)snprintf(s->tokenizer, sizeof s->tokenizer, "%s", tokenizer != NULL ? tokenizer : "");
+            result = take_tokenizer(s, st_metadata(t->files[i].file, "tokenizer"), files.paths[i], err);
         }
     }
     for (int k = 0; k < s->layout.count; k++) {

@@ -375,8 +375,9 @@ char *trainer_loader_borrow(struct trainer *t, int64_t step)
     struct trainer_slot *s = &l->slot[step % SLOTS];
     (void)pthread_mutex_lock(&l->lock);
     hold(l);
-    if (s->state == SLOT_FULL) { /* it is read again */
+    if (s->state == SLOT_FULL) { /* it is read again, and what failed behind it */
         s->state = SLOT_EMPTY;
+        l->failed = false;
         l->next = s->step;
         l->epoch = s->from_epoch;
         l->position = s->from_position;

@@ -632,6 +632,32 @@ static void test_tensors(void **state)
     refused("d.safetensors", "d.safetensors: input_ids is empty");
 }
 
+/* Rows of several files are of one tokenizer, as far as they say it. */
+static void test_tensors_of_tokenizers(void **state)
+{
+    (void)state;
+    static const int32_t ids[4] = {1, 2, 3, 4};
+    const char *const names[] = {"gpt2", NULL, "gpt2", "bert"};
+    const int64_t shape[2] = {1, 4};
+    struct data_source s;
+    struct dt_error err = {0};
+    for (int i = 0; i < 4; i++) {
+        const char *metadata[] = {"tokenizer", names[i], NULL, NULL};
+        const char *const files[] = {"t0.safetensors", "t1.safetensors", "t2.safetensors", "t3.safetensors"};
+        const struct st_entry entry = {"input_ids", DT_I32, 2, shape};
+        struct st_writer *w = NULL;
+        assert_int_equal(st_writer_open(&w, in(files[i]), &entry, 1, names[i] != NULL ? metadata : NULL, &err), 0);
+        assert_int_equal(st_writer_data(w, ids, sizeof ids, &err), 0);
+        assert_int_equal(st_writer_close(w, &err), 0);
+    }
+    assert_int_equal(open_tokens(&s, in("t[0-2].safetensors"), "tensors", 4, &err), 0);
+    assert_string_equal(s.tokenizer, "gpt2");
+    data_close(&s);
+    assert_int_equal(open_tokens(&s, in("t[0-3].safetensors"), "tensors", 4, &err), -1);
+    assert_non_null(
+        strstr(err.text, "t3.safetensors: tokenizer bert, but a file before it has gpt2; make all with one"));
+}
+
 static void write_padded(const char *name, const int64_t *ids, const int64_t *mask, const int64_t *labels)
 {
     int64_t shape[2] = {2, 4};
@@ -1032,6 +1058,7 @@ int main(void)
         cmocka_unit_test(test_bad_info),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_tensors_of_tokenizers),
         cmocka_unit_test(test_padding),
         cmocka_unit_test(test_blank_rows),
         cmocka_unit_test(test_classes),
