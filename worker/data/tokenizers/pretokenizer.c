@@ -555,13 +555,15 @@ bool pretokenizer_asks_start(const struct pretokenizer *p)
 
 enum pretokenizer_cuts pretokenizer_cuts(const struct pretokenizer *p)
 {
-    bool cuts = false, lines = true;
+    enum pretokenizer_cuts cuts = CUTS_NEVER; /* of the first step that cuts: the others see its pieces */
+    bool lines = true;
     for (int i = 0; p != NULL && i < p->count; i++) {
-        if (!p->steps[i].local) {
+        const struct step *s = &p->steps[i];
+        if (!s->local || (cuts == CUTS_NEVER && s->kind == MAP_BYTES)) { /* no space is left behind MAP_BYTES */
             return CUTS_NEVER;
         }
-        cuts = cuts || p->steps[i].cuts;
-        lines = lines && p->steps[i].kind != METASPACE && p->steps[i].kind != PREFIX_SPACE;
+        cuts = cuts != CUTS_NEVER || !s->cuts ? cuts : s->kind == SPLITTER ? CUTS_WHITE : CUTS_LINES;
+        lines = lines && s->kind != METASPACE && s->kind != PREFIX_SPACE;
     }
-    return !cuts ? CUTS_NEVER : lines ? CUTS_LINES : CUTS_SPACES;
+    return cuts == CUTS_LINES && !lines ? CUTS_SPACES : cuts;
 }

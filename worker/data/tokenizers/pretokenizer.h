@@ -22,7 +22,8 @@ bool pretokenizer_asks_start(const struct pretokenizer *p);
 enum pretokenizer_cuts {
     CUTS_NEVER,
     CUTS_SPACES, /* before a space behind anything but white space */
-    CUTS_LINES,  /* there, and between a single line feed and what follows */
+    CUTS_LINES,  /* there, and between a single line feed and what follows, but for white space and '/' */
+    CUTS_WHITE,  /* before any space and behind any line feed: white space is in no piece */
 };
 enum pretokenizer_cuts pretokenizer_cuts(const struct pretokenizer *p);
 

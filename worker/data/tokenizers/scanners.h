@@ -7,7 +7,7 @@
 
 /* Gives the next pieces, from text[at] on; returns how many: 1 to `most`. text: valid UTF-8; at: less than
  * size. Pieces cover the whole text. A piece begins before a space behind anything but white space, and
- * behind a single line feed that stands between other characters. */
+ * behind a single line feed that stands between other characters, but for a '/' behind it. */
 typedef size_t scanner_function(const char *text, size_t size, size_t at, struct piece *out, size_t most);
 
 /* The scanner of a regular expression, as tokenizer.json spells it; null: there is none. */

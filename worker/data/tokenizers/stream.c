@@ -2,8 +2,8 @@
  *
  * A text is held until there is a place where it may be cut: where the pieces of both parts are those
  * of the whole, whatever follows. Such places are before a space behind another character, and, for
- * most pre-tokenizers, behind a line feed (pretokenizer_cuts); they must lie outside of added tokens, so
- * the end of the text, where a token may still grow, is never cut. */
+ * most pre-tokenizers, behind a line feed (pretokenizer_cuts), in the text that the normalizer makes; they
+ * must lie outside of added tokens, so the end of the text, where a token may still grow, is never cut. */
 #include "worker/data/tokenizers/characters.h"
 #include "worker/data/tokenizers/own.h"
 
@@ -20,7 +20,7 @@ struct tokenizer_stream {
     uint64_t done; /* bytes of the text that were encoded */
 };
 
-/* Normalizers that treat both sides of such a place as they treat the whole. */
+/* Normalizers that make of both sides of such a place what they make of the whole, and leave a space as it is. */
 static bool normalizer_cuts(const cJSON *json)
 {
     static const char *const types[] = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents"};
@@ -45,11 +45,31 @@ static bool normalizer_cuts(const cJSON *json)
     return true;
 }
 
+/* The first or last character that the normalizer makes of one; a space where it leaves nothing. What stands around
+ * the character may change that, but not whether it is white space, nor whether it is a '/'. */
+static uint32_t normal_end(const struct tokenizer *t, const char *character, size_t size, bool last)
+{
+    size_t n;
+    uint32_t c = utf8_read(character, &n);
+    if (t->normalizer == NULL || (c > ' ' && c < 0x7f)) {
+        return c;
+    }
+    struct dt_text normal;
+    dt_text_init(&normal);
+    bool any = normalizer_apply(t->normalizer, character, size, &normal, NULL) == 0 && normal.size > 0;
+    c = !any ? ' ' : last ? utf8_read_back(normal.data, normal.size, &n) : utf8_read(normal.data, &n);
+    dt_text_clear(&normal);
+    return c;
+}
+
 enum pretokenizer_cuts stream_cuts(const struct tokenizer *t, const cJSON *normalizer)
 {
+    enum pretokenizer_cuts cuts = pretokenizer_cuts(t->pretokenizer);
     /* tokens of normalised text have no known place in the raw one */
-    bool unknown = t->normalizer != NULL && added_tokens_any(t->added, true);
-    return unknown || !normalizer_cuts(normalizer) ? CUTS_NEVER : pretokenizer_cuts(t->pretokenizer);
+    if ((t->normalizer != NULL && added_tokens_any(t->added, true)) || !normalizer_cuts(normalizer)) {
+        return CUTS_NEVER;
+    }
+    return cuts == CUTS_LINES && normal_end(t, "\n", 1, false) != '\n' ? CUTS_SPACES : cuts;
 }
 
 struct tokenizer_stream *tokenizer_stream_open(const struct tokenizer *t, struct tokenizer_scratch *s)
@@ -72,26 +92,34 @@ void tokenizer_stream_begin(struct tokenizer_stream *r, uint64_t from)
     r->done = from;
 }
 
-static bool is_space_at(const char *text, size_t at)
+static bool is_space(uint32_t c)
 {
-    size_t n;
-    return (character_flags(utf8_read(text + at, &n)) & IS_SPACE) != 0;
+    return (character_flags(c) & IS_SPACE) != 0;
 }
 
-static bool is_space_before(const char *text, size_t at)
+static bool is_space_before(const struct tokenizer *t, const char *text, size_t at)
 {
     size_t n;
-    return (character_flags(utf8_read_back(text, at, &n)) & IS_SPACE) != 0;
+    (void)utf8_read_back(text, at, &n);
+    return is_space(normal_end(t, text + at - n, n, true));
 }
 
 /* True if the pieces of text[0 .. at) and of the rest are those of the whole; at: at least 1. */
-static bool may_cut(enum pretokenizer_cuts cuts, const char *text, size_t at)
+static bool may_cut(const struct tokenizer *t, const char *text, size_t at)
 {
-    if (text[at] == ' ') {
-        return !is_space_before(text, at);
+    size_t n;
+    if (t->cuts == CUTS_WHITE) {
+        return text[at] == ' ' || text[at - 1] == '\n';
     }
-    return cuts == CUTS_LINES && text[at - 1] == '\n' && at > 1 && !is_space_before(text, at - 1) &&
-           !is_space_at(text, at);
+    if (text[at] == ' ') {
+        return !is_space_before(t, text, at);
+    }
+    if (t->cuts != CUTS_LINES || text[at - 1] != '\n' || at == 1 || is_space_before(t, text, at - 1)) {
+        return false;
+    }
+    (void)utf8_read(text + at, &n);
+    uint32_t next = normal_end(t, text + at, n, false);
+    return !is_space(next) && next != '/'; /* o200k takes a '/' with the line feed */
 }
 
 /* The last place to cut at from `from` (excluded) to `limit`; 0: none. A token that begins before `from` is not seen,
@@ -102,7 +130,7 @@ static size_t last_cut(const struct tokenizer *t, const char *text, size_t size,
     size_t cut = 0, reached = from > 0 ? from + added_tokens_longest(t->added) + 1 : 0, n;
     for (size_t at = from; at <= limit && at < size; at += n) {
         size_t end = added_tokens_end_at(t->added, text, size, at);
-        if (at > reached && end == 0 && may_cut(t->cuts, text, at)) {
+        if (at > reached && end == 0 && may_cut(t, text, at)) {
             cut = at;
         }
         reached = end > reached ? end : reached;
