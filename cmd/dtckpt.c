@@ -62,7 +62,7 @@ static char *resolve(const char *path, struct dt_error *err)
             found = NULL;
         }
         if (notes.size > 0) {
-            (void)fprintf(stderr, "dtckpt: %s\n", notes.data);
+            dt_text_say(stderr, "dtckpt: %s", dt_text_str(&notes));
         }
         dt_text_clear(&notes);
     }

@@ -585,11 +585,14 @@ int checkpoint_find(const char *dir, char **path, struct dt_text *notes, struct 
         struct checkpoint *c = NULL;
         struct dt_error why;
         if (checkpoint_open(&c, candidate, &why) == 0 && checkpoint_verify(c, &why) == 0) {
+            if (notes != NULL && notes->size > 0) {
+                dt_text_printf(notes, "; taken is %s", candidate);
+            }
             *path = candidate;
             candidate = NULL;
             result = 0;
         } else if (notes != NULL) {
-            dt_text_printf(notes, "%s%s", notes->size > 0 ? "\n" : "", why.text);
+            dt_text_printf(notes, "%s%s", notes->size > 0 ? "; " : "", why.text);
         }
         checkpoint_close(c);
         free(candidate);

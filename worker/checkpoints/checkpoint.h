@@ -136,7 +136,7 @@ bool checkpoint_looks_whole(const char *path);
 int checkpoint_steps(const char *dir, int64_t **steps, int *count, struct dt_error *err);
 /* Finds the newest complete checkpoint in DIR, by step (`latest` is for people). DT_NOT_FOUND:
  * there is none. The caller frees path. Reads all of the checkpoint and compares every checksum.
- * Incomplete and damaged ones are skipped, with a line each in `notes` (may be null). */
+ * Incomplete and damaged ones are skipped; `notes` (may be null) says why of each, and which one is taken then. */
 int checkpoint_find(const char *dir, char **path, struct dt_text *notes, struct dt_error *err);
 
 struct checkpoint; /* an open checkpoint: read-only and mapped */
