@@ -77,13 +77,14 @@ static bool has_shards(const char *folder)
     bool has = false;
     for (int i = 0; i < 2 && !has; i++) {
         glob_t found = {0};
-        char *pattern = dt_format("%s/*.%s", folder, ends[i]);
+        char *files = dt_format("%s/*.%s", folder, ends[i]), *pattern = data_pattern(files);
         bool any = glob(pattern, GLOB_NOSORT, NULL, &found) == 0;
         for (size_t f = 0; any && f < found.gl_pathc && !has; f++) {
             has = data_format_of(found.gl_pathv[f]) != NULL;
         }
         globfree(&found);
         free(pattern);
+        free(files);
     }
     return has;
 }
@@ -295,7 +296,7 @@ static int find_entry(const char *folder, bool rows, char **out, struct dt_error
     int fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (is_folder(folder)) {
         glob_t shards;
-        char *pattern = dt_format("%s/train-*.%s", folder, rows ? "safetensors" : "bin");
+        char *files = dt_format("%s/train-*.%s", folder, rows ? "safetensors" : "bin"), *pattern = data_pattern(files);
         cJSON *tree = dt_file_read(path, ENTRY_BYTES, &text, err) == 0
                           ? dt_scan_parse(dt_text_str(&text), text.size, path, NULL, err)
                           : NULL;
@@ -309,10 +310,11 @@ static int find_entry(const char *folder, bool rows, char **out, struct dt_error
         if (found < 0) {
             (void)dt_fail(err, DT_INVALID, "%s: shards of it are missing; remove the folder, and it is made again",
                           folder);
-            free(pattern);
+            free(files);
         } else {
-            *out = pattern;
+            *out = files;
         }
+        free(pattern);
         cJSON_Delete(tree);
     }
     if (fd >= 0) {

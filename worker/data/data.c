@@ -36,9 +36,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Escapes the longest part of a pattern, in whole names, that exists literally: in
- * "sets[1]/train-?.bin" the folder may have just that name. The caller frees the result. */
-static char *keep_existing(const char *pattern)
+char *data_pattern(const char *pattern)
 {
     struct stat st;
     char *path = dt_strdup(pattern);
@@ -64,7 +62,7 @@ static char *keep_existing(const char *pattern)
 static bool has_tensors(const char *folder)
 {
     glob_t found;
-    char *pattern = dt_format("%s/*.safetensors", folder), *searched = keep_existing(pattern);
+    char *pattern = dt_format("%s/*.safetensors", folder), *searched = data_pattern(pattern);
     bool has = glob(searched, GLOB_NOSORT, NULL, &found) == 0;
     if (has) {
         globfree(&found);
@@ -91,7 +89,7 @@ int data_files_open(struct data_files *f, const char *pattern, bool tensors, str
     glob_t found;
     tensors = tensors || dt_text_ends_with(pattern, ".safetensors");
     *f = (struct data_files){0};
-    char *searched = keep_existing(pattern);
+    char *searched = data_pattern(pattern);
     int result = glob(searched, GLOB_NOSORT, NULL, &found);
     free(searched);
     if (result == GLOB_NOMATCH) {

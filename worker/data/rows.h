@@ -16,6 +16,9 @@ struct data_files {
  * an error. tensors: token shards are no data for the model, so the error does not propose them. */
 int data_files_open(struct data_files *f, const char *glob, bool tensors, struct dt_error *err);
 void data_files_close(struct data_files *f);
+/* Escapes the longest part of a pattern for glob(3), in whole names, that exists literally: in
+ * "sets[1]/train-?.bin" the folder may have just that name. The caller frees the result. */
+char *data_pattern(const char *pattern);
 /* The name of the format that the file's first bytes tell; null: none. */
 const char *data_format_of(const char *path);
 /* The name of a field that the model reads and token shards cannot hold; null: there is none. */

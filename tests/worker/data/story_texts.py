@@ -227,9 +227,19 @@ def test_where_the_cache_is(tmp_path, place):
     job = make_job(tmp_path, place, cache_dir=None)
     for name, folder in (("XDG_CACHE_HOME", "dtrun/texts"), ("HOME", ".cache/dtrun/texts")):
         env = {k: v for k, v in support.clean_env().items() if k != "XDG_CACHE_HOME"}
-        env[name] = str(tmp_path / name)
+        env[name] = str(tmp_path / f"{name}[1]")
         p = subprocess.run([support.program("train"), "--plan", job], capture_output=True, text=True, env=env, timeout=support.DEADLINE_S)
-        assert p.returncode == 0 and len(list((tmp_path / name / folder).glob("*/texts.json"))) == 2, p
+        assert p.returncode == 0 and len(list((tmp_path / f"{name}[1]" / folder).glob("*/texts.json"))) == 2, p
+
+
+def test_names_that_are_globs(tmp_path, place):
+    """A cache, and a folder of shards, whose names another reader would take for patterns."""
+    job = make_job(tmp_path, place, cache_dir=str(tmp_path / "c*[1]?"))
+    train(job, tmp_path / "out")
+    assert "tokenizes" not in train(job, tmp_path / "out", sets=["training.max_steps=8"]).err
+    shards = tmp_path / "sh[1]"
+    dtdata("tokenize", "-o", shards, "--tokenizer", place / "tok", "--val", "0", place / "held.txt")
+    refused(job, f"data.train: {shards}: is a folder; name its files, for example {shards}/train-*.bin", f"data.train={json.dumps(str(shards))}")
 
 
 def test_where_the_cache_cannot_be(tmp_path, place):
