@@ -11,6 +11,7 @@
 
 struct mixed {
     struct data_mixture mixture;
+    struct data_choices choices; /* of all sources, if they are choices */
     struct data_source source[DT_SOURCES_MAX];
     int open;
 };
@@ -43,6 +44,10 @@ static void close_mixed(struct data_source *s)
     struct mixed *m = s->state;
     for (int i = 0; m != NULL && i < m->open; i++) {
         data_close(&m->source[i]);
+    }
+    if (m != NULL) {
+        free(m->choices.items);
+        free(m->choices.sizes);
     }
     free(m);
     s->state = NULL;
@@ -115,16 +120,40 @@ static void add_files(struct data_source *s, const struct data_source *from)
     }
 }
 
-/* Adds the facts of one source to those of the mixture. */
-static void add_source(struct data_source *s, struct data_part *part, const struct data_source *from)
+/* Adds what the tokens of one source are to what those of the mixture are. */
+static void add_tokens(struct data_source *s, const struct data_source *from)
 {
-    *part = (struct data_part){.first = s->sample_count, .count = from->sample_count, part->quota, part->before};
-    s->sample_count += from->sample_count;
     s->token_count += from->token_count;
     s->vocabulary = from->vocabulary > s->vocabulary ? from->vocabulary : s->vocabulary;
     for (int k = 0; k < s->layout.count; k++) {
         s->largest[k] = from->largest[k].value > s->largest[k].value ? from->largest[k] : s->largest[k];
     }
+}
+
+/* Appends the choices of a source whose samples begin at `first`. */
+static void add_choices(struct data_choices *all, const struct data_source *from, int64_t first)
+{
+    const struct data_choices *c = from->choices;
+    all->items = dt_realloc(all->items, (size_t)(all->item_count + c->item_count) * sizeof *all->items);
+    all->sizes = dt_realloc(all->sizes, (size_t)(first + from->sample_count) * sizeof *all->sizes);
+    memcpy(all->sizes + first, c->sizes, (size_t)from->sample_count * sizeof *all->sizes);
+    for (int64_t i = 0; i < c->item_count; i++) {
+        struct data_choice_item *item = &all->items[all->item_count++];
+        *item = c->items[i];
+        item->first += first;
+    }
+}
+
+/* Adds the facts of one source to those of the mixture. */
+static void add_source(struct data_source *s, struct mixed *m, struct data_part *part, const struct data_source *from)
+{
+    *part = (struct data_part){.first = s->sample_count, .count = from->sample_count, part->quota, part->before};
+    if (from->choices != NULL) {
+        add_choices(&m->choices, from, s->sample_count);
+        s->choices = &m->choices;
+    }
+    s->sample_count += from->sample_count;
+    add_tokens(s, from);
     if (s->blank_count == 0) {
         s->blank_path = from->blank_path;
         s->blank_row = from->blank_row;
@@ -175,7 +204,7 @@ int data_open_mixture(struct data_source *s, const struct dt_sources *from, cons
             rc = check_alike(&m->source[0], one, data_source_name(&from->of[0]), data_source_name(&from->of[i]), err);
         }
         if (rc == 0) {
-            add_source(s, &m->mixture.part[i], one);
+            add_source(s, m, &m->mixture.part[i], one);
         }
     }
     if (rc != 0) {
@@ -199,9 +228,12 @@ static int prepare_mixed(struct data_source *s, const struct job *job, bool trai
 {
     struct mixed *m = s->state;
     int rc = 0;
+    s->token_count = 0; /* of choices it is known only now, as is their tokenizer */
     for (int i = 0; rc == 0 && i < m->open; i++) {
         rc = data_prepare(&m->source[i], job, training, err);
+        add_tokens(s, &m->source[i]);
     }
+    s->tokenizer_hash = m->source[0].tokenizer_hash;
     return rc;
 }
 

@@ -1,4 +1,4 @@
-# covers: worker/data/choices.c worker/engine/choice_scores.c worker/data/tokenizers/special_tokens.c
+# covers: worker/data/choices.c worker/data/mixture.c worker/engine/choice_scores.c worker/data/tokenizers/special_tokens.c
 """Multiple choice has the scores and accuracies that lm-evaluation-harness 0.4.13 computed once
 (tests/golden/finetune/choices.json), on any number of ranks; what is no item is refused with its line."""
 
@@ -75,6 +75,21 @@ def test_a_limit_leaves_whole_items(tmp_path):
     data = write(tmp_path / "items.jsonl", items_of(FACTS["tiny"]))
     got = numbers(evaluate(tmp_path, data, "--set", f"data.tokenizer={TOKENIZER}", "--set", "training.eval_batches=1", batch=4))
     assert got["val_items"] == 1 and got["val_acc"] == 1
+
+
+def test_a_list_has_the_numbers_of_its_glob(tmp_path):
+    """Items of all files, also where a rank has samples of several. Ids that the model does not have are refused as of one file."""
+    items = items_of(FACTS["tiny"])
+    files = [str(write(tmp_path / f"{i}.jsonl", items[:1] if i == 0 else items[1:])) for i in range(2)]
+    tokenizer = f"data.tokenizer={TOKENIZER}"
+    for ranks in 1, 3:
+        got = numbers(evaluate(tmp_path, tmp_path / "?.jsonl", "--set", tokenizer, "--set", f"data.val={json.dumps(files)}", ranks=ranks))
+        check(got, FACTS["tiny"])
+        assert got == numbers(evaluate(tmp_path, tmp_path / "?.jsonl", "--set", tokenizer, ranks=ranks))
+    job = training.make_job(tmp_path, steps=1, data={"val": None}, training={"eval_every_n_steps": 0})
+    assert training.train(job, tmp_path / "out", ranks=1).code == 0
+    done = evaluate(tmp_path, tmp_path, "--set", tokenizer, "--set", f"data.val={json.dumps(files)}", model=tmp_path / "out", job=job)
+    assert done.returncode == 2 and "model.vocab_size: 256: data.val has " in done.stderr, done
 
 
 @pytest.mark.skipif(not os.path.exists(f"{SMOLLM2}/config.json"), reason=f"no weights at {SMOLLM2}: scripts/setup.sh --models")
