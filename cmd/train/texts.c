@@ -46,7 +46,7 @@ struct texts {
     bool numbers; /* labels are numbers of a regression */
     int count;
     struct source_texts *of;
-    struct corpus all; /* the files of all sources, which decide the classes of rows */
+    struct corpus all; /* the files of all sources that are text, which decide the classes of rows */
     char *root;        /* the cache */
 };
 
@@ -476,7 +476,7 @@ static int find_or_make(const struct texts *x, const struct source_texts *s, cha
 
 static int list_files(struct texts *x, struct source_texts *s, struct dt_error *err)
 {
-    s->listed.names_only = x->all.names_only = true;
+    s->listed.names_only = true;
     s->listed.output = x->all.output = x->root;
     for (size_t i = 0; i < s->files.count; i++) {
         if (corpus_add(&s->listed, s->files.paths[i], err) != 0 ||

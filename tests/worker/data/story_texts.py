@@ -345,3 +345,15 @@ def test_labelled_rows(tmp_path, place):
     assert p.returncode == 2 and f"train: data.train: {a}: labels: sample " in p.stderr and "or more; the data have ham, other, spam\n" in p.stderr, p
     p = subprocess.run([support.program("train"), "--evaluate", str(tmp_path / "2"), by_text], capture_output=True, text=True, env=support.clean_env())
     assert p.returncode == 0 and "tokenizes" not in p.stderr, p
+
+
+def test_binary_files_among_labelled_ones(tmp_path, place):
+    """They are left out, and said, as dtdata tokenize does; also of the files that have only a say in the classes."""
+    folder, held = tmp_path / "rows", sms(tmp_path / "held.csv", 20, 2)
+    folder.mkdir()
+    sms(folder / "a.csv", 60, 1)
+    (folder / "logo.png").write_bytes(bytes(5000))
+    (folder / "none.csv").write_text("")
+    p = plan(bert(tmp_path, place, train=str(folder), val=str(held), label_key="kind"))
+    assert p.returncode == 0 and f"train: left out 1 binary file; the first is {folder}/logo.png" in p.stderr and "left out 1 empty file" in p.stderr, p
+    assert p.stderr.count("logo.png") == 1, p
