@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "cmd/train/batch_size.h"
+#include "cmd/train/classes.h"
 #include "cmd/train/evaluate.h"
 #include "cmd/train/options.h"
 #include "cmd/train/plan.h"
@@ -223,7 +224,7 @@ static int run_all(int argc, char **argv)
         } else if (checkpoint != NULL && trainer_check_model(&job, checkpoint, &err) != 0) {
             fprintf(stderr, "train: --evaluate: %s\n", err.text);
             code = refused;
-        } else if (texts_prepare(&job, &err) != 0) {
+        } else if (train_find_classes(&job, checkpoint, &err) != 0 || texts_prepare(&job, &err) != 0) {
             fprintf(stderr, "train: %s\n", err.text);
             code = err.status == DT_INVALID || err.status == DT_NOT_FOUND ? refused : trainer_exit_code(&err);
         } else if (o.find_batch_size     ? find_batch_size(&o, &job, &err) != 0

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "cmd/dtdata/tokenize_run.h"
 #include "worker/data/rows.h"
+#include "worker/data/safetensors.h"
 #include "worker/engine/world.h"
 
 #include <cjson/cJSON.h>
@@ -46,8 +47,9 @@ struct texts {
     bool numbers; /* labels are numbers of a regression */
     int count;
     struct source_texts *of;
-    struct corpus all; /* the files of all sources that are text, which decide the classes of rows */
-    char *root;        /* the cache */
+    struct corpus all;  /* the files of all sources that are text, which decide the classes of rows */
+    const char *labels; /* the model's classes, in their order: "a,b"; null: classes are those of the data */
+    char *root;         /* the cache */
 };
 
 /* ---- what is text ---- */
@@ -230,6 +232,7 @@ static void fill_options(const struct texts *x, const char *dir, struct tokenize
                                                .replace = d->encoding_errors == ENCODING_REPLACE,
                                                .skip = d->on_bad_record == BAD_RECORD_SKIP},
                                    .format = x->format,
+                                   .labels = x->labels,
                                    .regression = x->numbers,
                                    .max_length = d->label_key != NULL ? d->sequence_length : 0,
                                    .threads = world_cores(),
@@ -265,7 +268,7 @@ static uint64_t key_of(const struct texts *x, const struct source_texts *s)
                           (uint64_t)x->coder.pad,
                           (uint64_t)x->coder.vocabulary};
     uint64_t hash = hash_files(&s->listed, XXH3_64bits(numbers, sizeof numbers));
-    return x->job->data.label_key != NULL ? hash_files(&x->all, hash) : hash;
+    return x->job->data.label_key != NULL && x->labels == NULL ? hash_files(&x->all, hash) : hash;
 }
 
 /* data.cache_dir, $XDG_CACHE_HOME/dtrun/texts or ~/.cache/dtrun/texts. The caller frees. */
@@ -472,6 +475,74 @@ static int find_or_make(const struct texts *x, const struct source_texts *s, cha
     return found == 1 ? 0 : dt_wrap(err, "%s", s->key);
 }
 
+/* ---- the classes ---- */
+
+/* How the classes of an entry's rows stand to the model's. */
+static int compare_classes(const struct texts *x, const char *shards, enum data_classes *out, struct dt_error *err)
+{
+    struct data_files files;
+    struct st_file *f = NULL;
+    if (data_files_open(&files, shards, true, err) != 0) {
+        return -1;
+    }
+    int rc = st_open(&f, files.paths[0], err), count = 0, first;
+    const char *text = rc == 0 ? st_metadata(f, "label_names") : NULL;
+    cJSON *list = text != NULL ? cJSON_Parse(text) : NULL;
+    const char **names = dt_alloc((size_t)cJSON_GetArraySize(list) * sizeof *names + 1);
+    const cJSON *name;
+    cJSON_ArrayForEach(name, list)
+    {
+        names[count++] = cJSON_IsString(name) ? name->valuestring : "";
+    }
+    *out = data_compare_classes(&x->job->model, names, count, &first);
+    free(names);
+    cJSON_Delete(list);
+    st_close(f);
+    data_files_close(&files);
+    return rc;
+}
+
+/* The model's classes as --labels takes them; null: it has none, or one that cannot stand there. */
+static const char *join_classes(struct job *job)
+{
+    const struct job_model *m = &job->model;
+    struct dt_text all;
+    struct labels l = {0};
+    struct dt_error ignored;
+    dt_text_init(&all);
+    for (int i = 0; i < m->class_count; i++) {
+        dt_text_printf(&all, "%s%s", i > 0 ? "," : "", m->classes[i]);
+    }
+    bool good = labels_parse(&l, dt_text_str(&all), &ignored) == 0 && l.count == (size_t)m->class_count;
+    const char *joined = good ? dt_arena_strdup(&job->arena, dt_text_str(&all)) : NULL;
+    labels_clear(&l);
+    dt_text_clear(&all);
+    return joined;
+}
+
+/* The shards of a source. Rows whose classes have other numbers than the model's get those, by their names, unless a
+ * training has new ones. */
+static int find_shards(struct texts *x, const struct source_texts *s, char **out, struct dt_error *err)
+{
+    struct job *job = x->job;
+    enum data_classes are = DATA_CLASSES_ALIKE;
+    x->labels = NULL;
+    if (find_or_make(x, s, out, err) != 0) {
+        return -1;
+    }
+    if (job->data.label_key != NULL && !x->numbers && job->model.class_count > 0 &&
+        compare_classes(x, *out, &are, err) != 0) {
+        return dt_wrap(err, "%s", s->key);
+    }
+    bool renumber = are == DATA_CLASSES_MOVED || (are == DATA_CLASSES_OTHER && job->evaluates);
+    if (renumber && (x->labels = join_classes(job)) != NULL) {
+        free(*out);
+        *out = NULL;
+        return find_or_make(x, s, out, err);
+    }
+    return 0;
+}
+
 /* ---- the job ---- */
 
 static int list_files(struct texts *x, struct source_texts *s, struct dt_error *err)
@@ -551,7 +622,7 @@ static int make_all(struct texts *x, struct dt_error *err)
     char **shards = dt_alloc((size_t)x->count * sizeof *shards);
     int result = 0;
     for (int i = 0; i < x->count && result == 0; i++) {
-        result = x->of[i].made ? find_or_make(x, &x->of[i], &shards[i], err) : 0;
+        result = x->of[i].made ? find_shards(x, &x->of[i], &shards[i], err) : 0;
     }
     if (result == 0) {
         replace(x, shards);

@@ -299,6 +299,70 @@ int data_check_range(const struct data_source *s, const struct job *job, const c
     return 0;
 }
 
+/* The number of a class by its name; -1: there is none such. */
+static int find_class(const struct job_model *m, const char *name)
+{
+    int k = m->class_count - 1;
+    while (k >= 0 && strcmp(m->classes[k], name) != 0) {
+        k--;
+    }
+    return k;
+}
+
+enum data_classes data_compare_classes(const struct job_model *m, const char *const *names, int count, int *first)
+{
+    enum data_classes found = DATA_CLASSES_ALIKE;
+    bool numbers = true;
+    for (int i = 0; i < count && m->class_count > 0 && found != DATA_CLASSES_OTHER; i++) {
+        char number[16];
+        (void)snprintf(number, sizeof number, "%d", i);
+        numbers = numbers && strcmp(names[i], number) == 0;
+        int k = i < m->class_count && strcmp(m->classes[i], names[i]) == 0 ? i : find_class(m, names[i]);
+        if (k != i && !(numbers && k < 0) && (found == DATA_CLASSES_ALIKE || k < 0)) {
+            found = k < 0 ? DATA_CLASSES_OTHER : DATA_CLASSES_MOVED;
+            *first = i;
+        }
+    }
+    return found;
+}
+
+/* Folders of images may have other words for the same classes, as ImageNet's have numbers of WordNet. */
+static bool has_other_words(const struct data_source *s, const struct job_model *m)
+{
+    bool other = s->ops == &data_imagefolder && s->class_count == m->class_count;
+    for (int i = 0; i < s->class_count && other; i++) {
+        other = find_class(m, s->classes[i]) < 0;
+    }
+    return other;
+}
+
+int data_check_classes(const struct data_source *s, const struct job *job, const char *key, const char *words,
+                       struct dt_error *err)
+{
+    const struct job_model *m = &job->model;
+    int first = 0;
+    if (data_compare_classes(m, s->classes, s->class_count, &first) == DATA_CLASSES_ALIKE || has_other_words(s, m)) {
+        return 0;
+    }
+    int is = find_class(m, s->classes[first]);
+    struct dt_text names;
+    dt_text_init(&names);
+    struct dt_list list = {.text = &names, .most = CLASSES_SHOWN};
+    for (int i = 0; i < m->class_count; i++) {
+        dt_list_add(&list, "%s", m->classes[i]);
+    }
+    (void)(is < 0 ? dt_fail(err, DT_INVALID,
+                            "%s: %s: class %d is %s, which the model does not have; give data of its classes, %s "
+                            "(dtdata tokenize --labels)",
+                            key, words, first, s->classes[first], dt_text_str(&names))
+                  : dt_fail(err, DT_INVALID,
+                            "%s: %s: class %d is %s, which is class %d of the model; make the data with its order of "
+                            "labels, %s (dtdata tokenize --labels)",
+                            key, words, first, s->classes[first], is, dt_text_str(&names)));
+    dt_text_clear(&names);
+    return -1;
+}
+
 void data_close(struct data_source *s)
 {
     if (s->ops != NULL) {

@@ -118,6 +118,17 @@ const char *data_source_name(const struct dt_source *from);
 /* DT_INVALID if a field has values beyond the model's range. `key`: the job's key of the source
  * ("data.train"), for the message. */
 int data_check_range(const struct data_source *s, const struct job *job, const char *key, struct dt_error *err);
+/* How the names of data's classes stand to those of the model. */
+enum data_classes {
+    DATA_CLASSES_ALIKE, /* by each number it has the same name; or names are numbers, or the model has none */
+    DATA_CLASSES_MOVED, /* it knows all of them, and the first by another number */
+    DATA_CLASSES_OTHER  /* it does not know the first */
+};
+/* *first: the class that decides. */
+enum data_classes data_compare_classes(const struct job_model *m, const char *const *names, int count, int *first);
+/* DT_INVALID if a source has other classes than the model that is evaluated. */
+int data_check_classes(const struct data_source *s, const struct job *job, const char *key, const char *words,
+                       struct dt_error *err);
 /* Between data_open and the first data_batch: what the job does to samples. DT_INVALID: it cannot be
  * done to these, or they do not come out as the model reads them. */
 int data_prepare(struct data_source *s, const struct job *job, bool training, struct dt_error *err);

@@ -209,6 +209,7 @@ static int open_val(struct trainer *t, struct dt_error *err)
         const struct data_source *first = train == NULL && i > 0 ? &t->feeds.val[0].data : train;
         const char *words = train == NULL && i > 0 ? job->data.val.of[0].from.words : job->data.train.words;
         if (data_check(&job->data, first, words, &v->data, v->key, set->from.words, err) != 0 ||
+            (job->evaluates && data_check_classes(&v->data, job, v->key, set->from.words, err) != 0) ||
             data_check_range(&v->data, job, v->key, err) != 0) {
             return -1;
         }

@@ -72,6 +72,9 @@ struct job {
         const char *load;
         const struct model_ops *ops;
         struct model_sizes sizes; /* the values of ops->fields */
+        /* names of the first classes of what is evaluated, or trained further (cmd/train/classes.h); count 0: none */
+        const char *const *classes;
+        int class_count;
     } model;
     struct job_data {
         struct dt_sources train; /* paths or globs of shards or texts */

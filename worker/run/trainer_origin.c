@@ -265,8 +265,35 @@ static int find_class(const struct data_source *s, const char *name)
     return i;
 }
 
-/* config.json has the names of the data's classes. A model that has the same names in another order knows
- * other classes by the same numbers, which is an error. */
+/* A model that has names of the data's classes in another order knows other classes by the same numbers. */
+static int check_classes(const struct data_source *s, const cJSON *config, struct dt_error *err)
+{
+    const cJSON *name, *names = cJSON_GetObjectItemCaseSensitive(config, "id2label");
+    char id[16];
+    cJSON_ArrayForEach(name, names)
+    {
+        int i = cJSON_IsString(name) ? find_class(s, name->valuestring) : s->class_count;
+        (void)snprintf(id, sizeof id, "%d", i);
+        if (i < s->class_count && strcmp(id, name->string) != 0) {
+            return dt_fail(err, DT_INVALID,
+                           "data.train: class %d is %s, which is class %s of the model; make the data with its order "
+                           "of labels (dtdata tokenize --labels)",
+                           i, s->classes[i], name->string);
+        }
+    }
+    return 0;
+}
+
+/* The same of a run that goes on, with data that were accepted. */
+static int check_found(const struct trainer *t, struct dt_error *err)
+{
+    cJSON *config = cJSON_Parse(t->saver.model_config);
+    int rc = check_classes(&t->feeds.train, config, err);
+    cJSON_Delete(config);
+    return rc;
+}
+
+/* config.json has the names of the data's classes. */
 static int put_classes(struct trainer *t, struct dt_error *err)
 {
     const struct data_source *s = &t->feeds.train;
@@ -285,18 +312,7 @@ static int put_classes(struct trainer *t, struct dt_error *err)
     }
     cJSON *names = cJSON_GetObjectItemCaseSensitive(config, "id2label");
     char id[16];
-    int rc = 0;
-    cJSON_ArrayForEach(name, names)
-    {
-        int i = cJSON_IsString(name) ? find_class(s, name->valuestring) : s->class_count;
-        (void)snprintf(id, sizeof id, "%d", i);
-        if (i < s->class_count && strcmp(id, name->string) != 0 && rc == 0) {
-            rc = dt_fail(err, DT_INVALID,
-                         "data.train: class %d is %s, which is class %s of the model; make the data with its order of "
-                         "labels (dtdata tokenize --labels)",
-                         i, s->classes[i], name->string);
-        }
-    }
+    int rc = check_classes(s, config, err);
     for (int i = 0; i < s->class_count && rc == 0; i++) {
         (void)snprintf(id, sizeof id, "%d", i);
         cJSON_ReplaceItemInObjectCaseSensitive(names, id, cJSON_CreateString(s->classes[i]));
@@ -343,7 +359,7 @@ int trainer_keep_origin(struct trainer *t, bool found, struct dt_error *err)
         rc = rc == 0 ? put_classes(t, err) : rc;
         put_ends(t);
     } else {
-        rc = keep_found(t, own, err);
+        rc = check_found(t, err) == 0 ? keep_found(t, own, err) : -1;
     }
     free(own);
     if (rc == 0 && !t->run.finished_before) { /* what is exported then is what was saved */

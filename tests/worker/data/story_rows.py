@@ -1,9 +1,11 @@
-# covers: worker/data/labelled.c worker/data/data.c worker/run/trainer_origin.c
+# covers: worker/data/labelled.c worker/data/data.c worker/run/trainer_origin.c cmd/train/classes.c
 """Labelled rows train as the same rows padded by hand do, bit for bit."""
 
 import json
 import struct
+import subprocess
 
+import support
 import training
 
 N, LENGTH, PAD = 16, 12, 4
@@ -86,3 +88,45 @@ def test_names_of_classes(tmp_path):
         r = training.train(str(job), str(tmp_path / "again"), ranks=1)
         assert (r.code != 0 and said in r.err) if said else r.code == 0, r
     assert json.loads((tmp_path / "again/model/config.json").read_text())["id2label"] == {"0": "x", "1": "y", "2": "z"}
+
+
+def test_evaluated_classes(tmp_path):
+    """A model's names say which class a number is: data of other names, or of the same in another order, are refused. Numbers, and data or models without
+    names, are taken as they are."""
+    out = tmp_path / "out"
+    job = make_job(tmp_path, rows(tmp_path / "rows.safetensors"), labels=4)
+    assert training.train(job, str(out), ranks=1).code == 0
+
+    def evaluate(data, model=out):
+        return subprocess.run([support.program("train"), "--evaluate", model, job, "--set", f"data.val={data}"], capture_output=True, text=True,
+                              timeout=support.DEADLINE_S, check=False, env=support.clean_env())
+
+    good = evaluate(tmp_path / "rows.safetensors")
+    assert good.returncode == 0, good
+    some = {"labels": [0] * N}
+    for model in out, out / "model":
+        for names, more, said in ((["c"], some, "class 0 is c, which is class 2 of the model; make the data with its order of labels, a, b, c ("),
+                                  (["a", "c", "b"], {}, "class 1 is c, which is class 2 of the model"),
+                                  (["a", "b", "z"], {}, "class 2 is z, which the model does not have; give data of its classes, a, b, c ("),
+                                  (["a", "c", "z"], {}, "class 2 is z"), (["a"], some, None), (["0", "1", "2"], {}, None)):
+            data = rows(tmp_path / "other.safetensors", names=names, **more)
+            r = evaluate(data, model)
+            if said is None:
+                assert r.returncode == 0, (names, r)
+            else:
+                assert r.returncode == 2 and f"train: data.val: {data}: {said}" in r.stderr and r.stderr.count("\n") == 1, (names, r)
+        r = evaluate(padded(tmp_path / "padded.safetensors"), model)
+        assert r.returncode == 0 and json.loads(r.stdout)["val_accuracy"] == json.loads(good.stdout)["val_accuracy"], r
+    # a model without names
+    assert training.train(job, str(tmp_path / "nameless"), ranks=1, sets=[f"data.train={tmp_path}/padded.safetensors"]).code == 0
+    assert evaluate(rows(tmp_path / "other.safetensors", names=["z", "y", "x"]), tmp_path / "nameless").returncode == 0
+
+
+def test_going_on_with_moved_classes(tmp_path):
+    """Data that were accepted have the classes of the run by other numbers."""
+    out, sets = tmp_path / "out", ["data.val=null", "training.eval_every_n_steps=0"]
+    job = make_job(tmp_path, rows(tmp_path / "rows.safetensors"))
+    assert training.train(job, str(out), ranks=1, sets=sets).code == 0
+    other = rows(tmp_path / "other.safetensors", names=("c", "b", "a"))
+    r = training.train(job, str(out), ranks=1, sets=[*sets, f"data.train={other}", "training.max_steps=8", "checkpointing.accept=data.train"])
+    assert r.code != 0 and "data.train: class 2 is a, which is class 0 of the model" in r.err, r

@@ -1,4 +1,4 @@
-# covers: cmd/train/texts.c cmd/train/texts.h cmd/dtdata/tokenize_run.c cmd/dtdata/tokenize_run.h
+# covers: cmd/train/texts.c cmd/train/texts.h cmd/train/classes.c cmd/train/classes.h cmd/dtdata/tokenize_run.c cmd/dtdata/tokenize_run.h
 """data.train and data.val name texts: the run is that of the shards which dtdata tokenize makes of them, bit for bit. They are made once, whoever asks at
 the same time and however often it is killed."""
 
@@ -357,3 +357,56 @@ def test_binary_files_among_labelled_ones(tmp_path, place):
     p = plan(bert(tmp_path, place, train=str(folder), val=str(held), label_key="kind"))
     assert p.returncode == 0 and f"train: left out 1 binary file; the first is {folder}/logo.png" in p.stderr and "left out 1 empty file" in p.stderr, p
     assert p.stderr.count("logo.png") == 1, p
+
+
+def evaluate(model, job, *sets):
+    args = [support.program("train"), "--evaluate", str(model), job, *(word for s in sets for word in ("--set", s))]
+    return subprocess.run(args, capture_output=True, text=True, timeout=support.DEADLINE_S, env=support.clean_env())
+
+
+def accuracy(p):
+    assert p.returncode == 0, p
+    return json.loads(p.stdout)["val_accuracy"]
+
+
+def kinds(path, rows):
+    path.write_text("kind,body\n" + "".join(f"{kind},{body}\n" for kind, body in rows))
+    return path
+
+
+def test_classes_of_the_model(tmp_path, place):
+    """A model that is evaluated, or trained further, has its classes by its own numbers, whatever labels the texts have."""
+    told = [(kind, f"{word} {word} {word} {i}") for i in range(20) for kind, word in (("ham", "fox"), ("spam", "dogs"), ("other", "song"))]
+    a, b = kinds(tmp_path / "a.csv", told), kinds(tmp_path / "b.csv", told[:9])
+    job = bert(tmp_path, place, train=str(a), val=str(b), label_key="kind", training_keys={"max_steps": 60, "learning_rate": 1e-2, "batch_size_per_gpu": 6})
+    out = tmp_path / "out"
+    train(job, out)
+    assert accuracy(evaluate(out, job)) == 1
+    spam = kinds(tmp_path / "spam.csv", [x for x in told if x[0] == "spam"][:5])
+    for model in out, out / "model":
+        for more in [], [f"data.train={tmp_path}/none"], [f"data.train={spam}"]:  # whichever labels stand in data.train now
+            assert accuracy(evaluate(model, job, f"data.val={spam}", *more)) == 1
+        assert "tokenizes" not in evaluate(model, job, f"data.val={spam}").stderr
+    strange = kinds(tmp_path / "strange.csv", [*told[:4], ("aaa", "a song")])
+    p = evaluate(out, job, f"data.val={strange}")
+    assert p.returncode == 2 and f"train: data.val: {strange}:6: the label aaa is none of ham, other, spam\n" in p.stderr, p
+    numbers_ = kinds(tmp_path / "numbers.csv", [(("ham", "other", "spam").index(kind), body) for kind, body in told[:6]])
+    assert accuracy(evaluate(out, job, f"data.val={numbers_}", f"data.train={tmp_path}/none")) == 1
+    # a model that has them in no order of bytes is trained further, and evaluated
+    config = json.loads((out / "model" / "config.json").read_text())
+    config["id2label"] = {"0": "z", "1": "spam", "2": "ham"}
+    config["label2id"] = {"z": 0, "spam": 1, "ham": 2}
+    (out / "model" / "config.json").write_text(json.dumps(config))
+    two = kinds(tmp_path / "two.csv", [x for x in told if x[0] != "other"])
+    made = json.loads(open(job).read())
+    made["model"], made["data"]["train"], made["data"]["val"] = {"load": str(out / "model")}, str(two), str(spam)
+    (tmp_path / "loaded.json").write_text(json.dumps(made))
+    train(str(tmp_path / "loaded.json"), tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "model" / "config.json").read_text())["id2label"] == config["id2label"]
+    assert accuracy(evaluate(tmp_path / "again", str(tmp_path / "loaded.json"))) == 1
+    # new classes take the place of the model's
+    made["data"]["train"], made["data"]["val"] = str(kinds(tmp_path / "new.csv", [(x[0] + "!", x[1]) for x in told])), None
+    made["training"]["eval_every_n_steps"] = 0
+    (tmp_path / "new.json").write_text(json.dumps(made))
+    train(str(tmp_path / "new.json"), tmp_path / "new")
+    assert json.loads((tmp_path / "new" / "model" / "config.json").read_text())["id2label"] == {"0": "ham!", "1": "other!", "2": "spam!"}
