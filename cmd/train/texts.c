@@ -28,8 +28,10 @@
 
 #define ENTRY_FILE "texts.json" /* written last */
 #define REPORT_S 10.0
-enum { ENTRY_BYTES = 1 << 16, ENTRY_VERSION = 1, SHARD_TOKENS = 100000000 };
-enum { ROWS_VERSION = 2 }; /* of labelled rows: 1 were cut by tokenizer.json before data.sequence_length */
+enum { ENTRY_BYTES = 1 << 16, ENTRY_VERSION = 2, SHARD_TOKENS = 100000000 };
+/* Of labelled rows 1 were cut by tokenizer.json before data.sequence_length; in version 1 of texts, and 2 of rows, ids
+ * could differ at borders of blocks. */
+enum { ROWS_VERSION = 3 };
 
 /* One data.train, one of its list, or one of a set of data.val. */
 struct source_texts {
@@ -634,6 +636,34 @@ static int make_all(struct texts *x, struct dt_error *err)
     return result;
 }
 
+/* Keys of texts where no data are text have no effect, which is said beside the other ones. */
+static void note_idle(struct job *job)
+{
+    const struct job_data *d = &job->data;
+    const struct {
+        const char *key;
+        bool given;
+    } keys[] = {{"text_key", strcmp(d->text_key, "text") != 0},
+                {"text_pair_key", d->text_pair_key != NULL},
+                {"label_key", d->label_key != NULL},
+                {"end_token", d->end_token != NULL},
+                {"encoding_errors", d->encoding_errors != ENCODING_REFUSE},
+                {"on_bad_record", d->on_bad_record != BAD_RECORD_REFUSE}};
+    struct dt_text all;
+    dt_text_init(&all);
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        if (keys[i].given) {
+            dt_text_printf(&all, "%sdata.%s", all.size > 0 ? ", " : "", keys[i].key);
+        }
+    }
+    if (all.size > 0) {
+        job->idle_keys = dt_arena_printf(&job->arena, "%s%s%s (goes with texts; the data are shards)",
+                                         job->idle_keys != NULL ? job->idle_keys : "",
+                                         job->idle_keys != NULL ? "; " : "", dt_text_str(&all));
+    }
+    dt_text_clear(&all);
+}
+
 int texts_prepare(struct job *job, struct dt_error *err)
 {
     struct texts x = {.job = job};
@@ -652,6 +682,9 @@ int texts_prepare(struct job *job, struct dt_error *err)
         for (int k = 0; k < set->from.count && result == 0; k++) {
             result = add(&x, key, set->from.of[k].path, true, err);
         }
+    }
+    if (x.count == 0 && !job->evaluates) {
+        note_idle(job);
     }
     result = result == 0 && x.count > 0 ? make_all(&x, err) : result;
     for (int i = 0; i < x.count; i++) {

@@ -410,3 +410,16 @@ def test_classes_of_the_model(tmp_path, place):
     (tmp_path / "new.json").write_text(json.dumps(made))
     train(str(tmp_path / "new.json"), tmp_path / "new")
     assert json.loads((tmp_path / "new" / "model" / "config.json").read_text())["id2label"] == {"0": "ham!", "1": "other!", "2": "spam!"}
+
+
+def test_keys_of_texts_beside_shards(tmp_path):
+    """Shards hold ids: what says how texts are read has no effect, and that is said."""
+    text = tmp_path / "text.txt"
+    text.write_text("some words " * 2000)
+    subprocess.run([os.path.join(support.BIN, "dtdata"), "tokenize", "--val", "0", "-o", tmp_path / "shards", text], check=True, capture_output=True)
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps({"model": {"name": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 16, "vocab_size": 256},
+                               "data": {"train": f"{tmp_path}/shards/train-*.bin", "sequence_length": 16, "text_key": "body", "on_bad_record": "skip"},
+                               "training": {"max_steps": 1}, "output_dir": str(tmp_path / "run")}))
+    p = subprocess.run([support.program("train"), "--plan", job], capture_output=True, text=True, timeout=support.DEADLINE_S)
+    assert p.returncode == 0 and "no effect    data.text_key, data.on_bad_record (goes with texts; the data are shards)\n" in p.stdout, (p.stdout, p.stderr)
