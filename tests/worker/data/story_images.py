@@ -6,7 +6,9 @@ import gzip
 import json
 import os
 import random
+import shutil
 import struct
+import subprocess
 import zlib
 
 import pytest
@@ -183,3 +185,17 @@ def test_sizes(tmp_path):
 def test_transforms_of_tensors(tmp_path):
     done = train(make_job(tmp_path, make_tensors(tmp_path), transforms={"mean": 0.5}), tmp_path / "run", check=False)
     assert done.returncode == 2 and "data.train: tensors are taken as they are; remove the section transforms" in done.stderr
+
+
+def test_folders_in_other_words(tmp_path):
+    """An evaluation takes folders by their numbers only if there are as many as classes, and the model knows no name of them."""
+    root = tmp_path / "png"
+    job = make_job(tmp_path, make_folder(root))
+    train(job, tmp_path / "out", 1)
+    for rename, said in (({0: "n00", 1: "n01", 2: "n02"}, None), ({0: "kind-0", 1: "n01", 2: "n02"}, "class 1 is n01, which the model does not have")):
+        other = tmp_path / f"png-{rename[0]}"
+        for k, name in rename.items():
+            shutil.copytree(root / f"kind-{k}", other / name)
+        args = [support.program("train"), "--evaluate", tmp_path / "out", job, "--set", f"data.val={other}"]
+        p = subprocess.run(args, capture_output=True, text=True, timeout=support.DEADLINE_S, check=False, env=support.clean_env())
+        assert p.returncode == 2 and said in p.stderr if said else p.returncode == 0, p
