@@ -532,7 +532,7 @@ static int keep_last(struct trainer *t, struct dt_error *err)
         }
         result = i % BREATHE_RECORDS == 0 ? breathe(t, err) : 0;
     }
-    if (result == 0) {
+    if (result == 0 && kept > 0) {
         t->result.merge_count -= kept;
         memmove(t->result.merges, t->result.merges + kept, t->result.merge_count * sizeof *t->result.merges);
     }
