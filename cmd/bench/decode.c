@@ -7,6 +7,7 @@
 #include "base/bench.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "cmd/bench/cold.h"
 #include "cmd/bench/shards.h"
 #include "worker/data/data.h"
 #include "worker/data/images/image.h"
@@ -237,10 +238,24 @@ static int run_set(struct set *s, size_t repeats, struct dt_bench_peer *peer, in
     return rc;
 }
 
+static int run_cold(const char *folder, size_t repeats)
+{
+    struct dt_error err;
+    int rc = bench_cold_shards(folder, repeats, &err);
+    if (rc != 0) {
+        (void)fprintf(stderr, "bench data: %s\n", err.text);
+    }
+    return rc == 0 ? 0 : 1;
+}
+
 int bench_data(int argc, char **argv)
 {
     const char *const kinds[KINDS] = {"jpeg", "png"};
+    const char *folder = dt_bench_option(argc, argv, "folder", NULL);
     size_t repeats = (size_t)dt_bench_number(argc, argv, "repeats", 5);
+    if (folder != NULL) {
+        return run_cold(folder, repeats);
+    }
     int64_t width = dt_bench_number(argc, argv, "width", 500), height = dt_bench_number(argc, argv, "height", 375);
     char *python = dt_bench_flag(argc, argv, "peer") ? dt_bench_peer_program("python") : NULL;
     struct dt_bench_peer peer;

@@ -30,7 +30,7 @@ static const struct {
      "--peer --peers=FOLDER",
      bench_collectives},
     {"data", "images from files to samples, and token shards to batches, on one core",
-     "--width=8..8192 --height=8..8192 --repeats=1..101 --script=PATH --peer", bench_data},
+     "--width=8..8192 --height=8..8192 --repeats=1..101 --folder=PATH --script=PATH --peer", bench_data},
     {"first", "one sum under dtrun: the worker of start", "--file=FILE --kill", bench_first},
     {"floor", "each kernel of a training step, and the step, against what the machine allows",
      "--device=NAME --job=FILE --size=L6C384 --batch=1..65536 --positions=1..65536 --vocab=2..65536 "

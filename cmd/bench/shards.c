@@ -27,10 +27,10 @@ static double cpu_s(void)
     return (double)clock() / CLOCKS_PER_SEC;
 }
 
-static int write_shards(const char *folder, struct dt_error *err)
+int bench_write_shards(const char *folder, int64_t tokens, struct dt_error *err)
 {
     const struct shard_form form = {
-        .tokenizer = "bench", .document_end = 0, .vocabulary = VOCABULARY, .shard_tokens = TOKENS / 4};
+        .tokenizer = "bench", .document_end = 0, .vocabulary = VOCABULARY, .shard_tokens = tokens / 4};
     struct shard_writer *w;
     static int32_t ids[AT_ONCE];
     uint64_t random = 1;
@@ -38,7 +38,7 @@ static int write_shards(const char *folder, struct dt_error *err)
     if (rc != 0) {
         return -1;
     }
-    for (int n = 0; rc == 0 && n < TOKENS; n += AT_ONCE) {
+    for (int64_t n = 0; rc == 0 && n < tokens; n += AT_ONCE) {
         for (int i = 0; i < AT_ONCE; i++) {
             random = random * 6364136223846793005u + 1442695040888963407u;
             ids[i] = (int32_t)((random >> 33) % VOCABULARY);
@@ -82,7 +82,7 @@ int bench_shards(size_t repeats, struct dt_error *err)
         return dt_fail_errno(err, "%s", folder);
     }
     char *glob = dt_format("%s/train-*.bin", folder);
-    int rc = write_shards(folder, err);
+    int rc = bench_write_shards(folder, TOKENS, err);
     for (size_t i = 0; rc == 0 && i < repeats; i++) {
         rc = read_all(glob, took, err);
         for (int m = 0; m < MEASURES; m++) {

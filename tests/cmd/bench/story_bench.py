@@ -56,6 +56,15 @@ def test_data():
     assert found["jpeg decoded 30x40"]["floor"] > 0
 
 
+def test_data_from_the_disk(tmp_path):
+    done = bench("data", f"--folder={tmp_path}/none", "--repeats=1")
+    assert done.returncode == 1 and done.stderr == f"bench data: {tmp_path}/none: No such file or directory\n"
+    if os.environ.get("DTRUN_ALL"):  # writes 1.3 GB
+        found = cases(bench("data", f"--folder={tmp_path}", "--repeats=1"))
+        assert sorted(x["unit"] for x in found.values()) == ["MB/s", "rows/s"] and all(x["value"] > 0 and x["floor"] > 0 for x in found.values())
+        assert os.listdir(tmp_path) == []
+
+
 def test_generate():
     found = cases(bench("generate", "--size=L1C64", "--vocab=50", "--batch=2", "--prompt=5", "--ids=200", "--repeats=2"))
     assert {x.rsplit(", ", 1)[1] for x in found} == {"with a cache", "without a cache"} and all(x["calls"] == 2 for x in found.values())
