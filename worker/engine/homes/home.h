@@ -114,7 +114,7 @@ const struct home_ops *residence_activations(const struct job_offload *job, bool
 /* Settings of an array's home. parameters: weights that are gathered. They borrow `job`. */
 void residence_settings(struct home_settings *out, const struct job_offload *job, bool own_memory, bool parameters);
 /* What the job asks of its homes and cannot get, before anything is opened, by `ranks` of this host whose
- * plans are as p: space in the folders, and memory of the host beside a device with its own. */
+ * plans are as p: folders that can be written, with space, and memory of the host beside a device with its own. */
 int residence_check(const struct plan *p, const struct job_offload *job, int ranks, bool own_memory,
                     struct dt_error *err);
 /* Bytes per second that writing and then reading a few megabytes took in offload.nvme_path; 0: unknown, as where

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/text.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -80,9 +81,16 @@ static int check_folder(const struct plan *p, const struct job_offload *job, int
     const char *path = job->nvme_path.of[i];
     struct stat s;
     bool first;
-    if (stat(path, &s) != 0 || !S_ISDIR(s.st_mode)) {
+    if (stat(path, &s) != 0) {
         return dt_fail(err, DT_INVALID,
                        "offload.nvme_path: %s: there is no such folder; create it, or name one on a fast disk", path);
+    }
+    if (!S_ISDIR(s.st_mode)) {
+        return dt_fail(err, DT_INVALID, "offload.nvme_path: %s: is no folder; name one on a fast disk", path);
+    }
+    if (access(path, W_OK | X_OK) != 0) { /* asked of root, too: of a file system that is mounted read-only */
+        return dt_fail(err, DT_INVALID, "offload.nvme_path: %s: %s; name a folder in which files can be made", path,
+                       strerror(errno));
     }
     int sharers = same_disk(job, i, &first);
     double need = (double)p->file_bytes * ranks * sharers / job->nvme_path.count, have = dt_file_free_bytes(path);
