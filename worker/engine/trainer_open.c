@@ -360,8 +360,13 @@ static const struct data_source *plan_data(const struct trainer *t)
 static void print_json(const struct trainer *t, const char *device, int local_size, struct dt_text *out)
 {
     const struct job *job = t->job;
+    bool writes = !job->evaluates && job->training.fast_dev_run == 0; /* otherwise dtrun leaves nothing there, too */
     dt_text_puts(out, "{\"output_dir\": ");
-    dt_text_json(out, job->output_dir, strlen(job->output_dir));
+    if (writes) {
+        dt_text_json(out, job->output_dir, strlen(job->output_dir));
+    } else {
+        dt_text_puts(out, "null");
+    }
     dt_text_printf(out, ", \"device\": \"%s\"", device);
     dt_text_printf(out,
                    ", \"strategy\": \"%s\", \"ranks\": %d, \"local_ranks\": %d, \"shards\": %d, \"parameters\": %lld, "
