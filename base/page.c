@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { VERSION = 5 };
+enum { VERSION = 6 };
 #define LAST_STEP ((int64_t)1 << 53) /* also the largest whole number in JSON */
 #define LONGEST_S 1e9
 #define LARGEST 1e18 /* limit of byte counts, and of all other numbers of a GPU */
@@ -51,6 +51,7 @@ static void fill(struct dt_page *page, uint32_t round)
     atomic_store(&page->saved_step, -1);
     atomic_store(&page->learned_step, -1);
     atomic_store(&page->snapshot_step, -1);
+    atomic_store(&page->begun_step, -1);
     atomic_store(&page->pulse_s, dt_now_s());
 }
 
@@ -106,7 +107,8 @@ static void look_at_cause(const struct dt_page *page, struct dt_error *out)
 
 void dt_page_read(const struct dt_page *page, double now_s, struct dt_page_look *out)
 {
-    *out = (struct dt_page_look){.step = -1, .saved_step = -1, .learned_step = -1, .snapshot_step = -1};
+    *out =
+        (struct dt_page_look){.step = -1, .saved_step = -1, .learned_step = -1, .snapshot_step = -1, .begun_step = -1};
     if (page == NULL) {
         return;
     }
@@ -121,6 +123,7 @@ void dt_page_read(const struct dt_page *page, double now_s, struct dt_page_look 
     out->saved_step = whole(atomic_load(&page->saved_step), -1);
     out->learned_step = whole(atomic_load(&page->learned_step), -1);
     out->snapshot_step = whole(atomic_load(&page->snapshot_step), -1);
+    out->begun_step = whole(atomic_load(&page->begun_step), -1);
     out->collective_count = whole(atomic_load(&page->collective_count), 0);
     out->phase = phase < DT_PHASE_COUNT ? (enum dt_phase)phase : DT_PHASE_NONE;
     out->in_collective = atomic_load(&page->in_collective) != 0;

@@ -78,6 +78,8 @@ struct dt_page {
     int32_t cause_status, cause_fault, cause_rank, cause_told, cause_teller, cause_host;
     /* this worker's newest complete snapshot in the host's memory; -1: none */
     _Atomic int64_t snapshot_step;
+    /* step of the newest save or snapshot that was begun, complete or not; -1: none */
+    _Atomic int64_t begun_step;
 };
 
 /* A copy of a page with every value in its range, because a faulty worker may have written
@@ -86,7 +88,7 @@ struct dt_page {
 struct dt_page_look {
     bool known; /* the worker has given a pulse; before that, the page is as the agent made it */
     double pulse_limit_s, pulse_age_s;
-    int64_t pulse_count, step, micro_step, saved_step, learned_step, collective_count, snapshot_step;
+    int64_t pulse_count, step, micro_step, saved_step, learned_step, collective_count, snapshot_step, begun_step;
     enum dt_phase phase;
     bool in_collective;
     double collective_age_s, save_age_s, save_s;

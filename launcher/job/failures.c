@@ -41,7 +41,7 @@ void failures_begin(struct failures *f)
     }
     f->count = 0;
     f->root = -1;
-    f->step = f->saved_step = f->snapshot_step = -1;
+    f->step = f->saved_step = f->snapshot_step = f->begun_step = -1;
     f->oom_before = oom_kills();
     if (f->host[0] == 0 && gethostname(f->host, sizeof f->host - 1) != 0) {
         (void)snprintf(f->host, sizeof f->host, "localhost");
@@ -135,15 +135,27 @@ void failures_add(struct failures *f, const struct worker *one, int local_rank, 
 
 void failures_progress(struct failures *f, const struct workers *w)
 {
-    int64_t snapshot = w->snapshot_fd >= 0 ? INT64_MAX : -1;
+    int64_t snapshot = w->snapshot_fd >= 0 ? INT64_MAX : -1, begun = w->count > 0 ? INT64_MAX : -1;
     for (int i = 0; i < w->count; i++) {
         struct dt_page_look page;
         dt_page_read(w->list[i].page, 0, &page);
         snapshot = page.snapshot_step < snapshot ? page.snapshot_step : snapshot;
+        begun = page.begun_step < begun ? page.begun_step : begun;
         f->step = page.step > f->step ? page.step : f->step;
         f->saved_step = page.saved_step > f->saved_step ? page.saved_step : f->saved_step;
     }
     f->snapshot_step = snapshot > f->snapshot_step ? snapshot : f->snapshot_step;
+    f->begun_step = begun > f->begun_step ? begun : f->begun_step;
+}
+
+void failures_say_from(const struct failures *f, bool others, struct dt_text *out)
+{
+    bool snapshot = f->snapshot_step > f->saved_step;
+    int64_t from = snapshot ? f->snapshot_step : f->saved_step;
+    if (from >= 0) {
+        dt_text_printf(out, " from %sstep %lld%s", snapshot && others ? "about " : "", (long long)from,
+                       f->begun_step > from ? " or later" : "");
+    }
 }
 
 static bool is_named(const struct report_failure *x)

@@ -12,6 +12,7 @@ struct failures {
     int root;                 /* index of the cause after failures_settle; -1: none */
     int64_t step, saved_step; /* the latest step and saved step on all pages; -1: unknown */
     int64_t snapshot_step;    /* the latest one of which all workers here have a snapshot; -1: none */
+    int64_t begun_step;       /* the latest one of which all of them have begun a save or a snapshot; -1: none */
     /* kills for lack of memory in our control group when the round began; -1: unknown */
     long long oom_before;
     char host[256];
@@ -29,6 +30,10 @@ void failures_add(struct failures *f, const struct worker *one, int local_rank, 
 double failures_memory_limit_bytes(void);
 /* Reads the workers' progress from their pages. */
 void failures_progress(struct failures *f, const struct workers *w);
+/* " from step 120": where the next round begins, as far as this host knows; "or later" where the death of a worker
+ * may have hidden that a save was complete. others: other hosts, which may have a snapshot more, or one less. Nothing
+ * where there is no checkpoint yet, or where it is unknown. */
+void failures_say_from(const struct failures *f, bool others, struct dt_text *out);
 /* Call it when all workers have ended: reads the error files and decides which failure came first.
  * error_file: path per local rank. bundled: 111 means that a worker only lost its peers. */
 void failures_settle(struct failures *f, const char *(*error_file)(void *user, int local_rank), void *user,

@@ -292,12 +292,7 @@ void job_say_cause(struct job *job)
     } else {
         report_cause(f->list, f->count, f->root, &line);
         dt_text_printf(&line, "; restarting (%d of %d used)", job->cause.used, job->o->restarts.most);
-        bool snapshot = f->snapshot_step > f->saved_step;
-        int64_t from = snapshot ? f->snapshot_step : f->saved_step;
-        if (from >= 0) { /* other hosts may have a snapshot more, or one less */
-            bool about = snapshot && job->round.place.group_world_size > 1;
-            dt_text_printf(&line, " from %sstep %lld", about ? "about " : "", (long long)from);
-        }
+        failures_say_from(f, job->round.place.group_world_size > 1, &line);
         dt_text_puts(&line, "\n");
     }
     console_write(dt_text_str(&line), line.size);

@@ -351,6 +351,7 @@ int trainer_save(struct trainer *t, struct dt_error *err)
     struct checkpoint_state state = save_state(t);
     dt_text_init(&entry);
     atomic_store(&t->world->page->save_begin_s, begin_s);
+    atomic_store(&t->world->page->begun_step, t->run.step);
     t->saver.tries++;
     bool written = write_slices(t, &state, &entry, &why) == 0;
     if (t->lost) { /* nobody hears of it as of a disk: this rank ends, and with it the round */

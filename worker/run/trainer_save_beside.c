@@ -213,6 +213,7 @@ int trainer_save_begin(struct trainer *t, struct dt_error *err)
     b->training = t;
     b->begin_s = dt_now_s();
     atomic_store(&t->world->page->save_begin_s, b->begin_s);
+    atomic_store(&t->world->page->begun_step, t->run.step);
     b->state = save_state(t);
     copy_steps(b);
     b->floats = dt_alloc(CHECKPOINT_PIECE * sizeof *b->floats);

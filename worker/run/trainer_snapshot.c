@@ -87,6 +87,7 @@ int trainer_snapshot(struct trainer *t, struct dt_error *err)
     if (t->saver.snapshots == NULL) { /* this rank's failed before; the others do as if it had one */
         return 0;
     }
+    atomic_store(&t->world->page->begun_step, t->run.step);
     if (save_snapshot(t, err) == 0) {
         atomic_store(&t->world->page->snapshot_step, t->run.step);
         observers_note(&t->observers, "train: snapshot of step %lld in %.4f s", (long long)t->run.step,

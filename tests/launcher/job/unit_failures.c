@@ -159,8 +159,52 @@ static void test_named_rank(void **state)
     failures_clear(&f);
 }
 
+static void from_is(const struct failures *f, bool others, const char *words)
+{
+    struct dt_text out;
+    dt_text_init(&out);
+    failures_say_from(f, others, &out);
+    assert_string_equal(dt_text_str(&out), words);
+    dt_text_clear(&out);
+}
+
+/* A save may be complete although a worker ended before it heard so; not where one has not begun it. */
+static void test_where_it_goes_on(void **state)
+{
+    (void)state;
+    struct failures f = {.root = -1};
+    static struct dt_page page[2];
+    struct worker list[2] = {{.page = &page[0]}, {.page = &page[1]}};
+    struct workers w = {.list = list, .count = 2, .snapshot_fd = -1};
+    for (int i = 0; i < 2; i++) {
+        page[i].saved_step = page[i].begun_step = page[i].snapshot_step = -1;
+    }
+    failures_begin(&f);
+    failures_progress(&f, &w);
+    from_is(&f, false, "");
+    page[0].saved_step = page[1].saved_step = page[0].begun_step = page[1].begun_step = 120;
+    failures_progress(&f, &w);
+    from_is(&f, false, " from step 120");
+    page[1].begun_step = 160;
+    failures_progress(&f, &w);
+    from_is(&f, true, " from step 120");
+    page[0].begun_step = 160;
+    failures_progress(&f, &w);
+    from_is(&f, false, " from step 120 or later");
+    w.snapshot_fd = 0;
+    page[0].snapshot_step = 159;
+    page[1].snapshot_step = 158;
+    failures_progress(&f, &w);
+    from_is(&f, false, " from step 158 or later");
+    from_is(&f, true, " from about step 158 or later");
+    page[0].saved_step = 160;
+    failures_progress(&f, &w);
+    from_is(&f, true, " from step 160");
+    failures_clear(&f);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_named_rank)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_where_it_goes_on), cmocka_unit_test(test_named_rank)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

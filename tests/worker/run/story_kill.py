@@ -9,6 +9,7 @@ import concurrent.futures
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -62,6 +63,15 @@ def kill_at(job, moment, rng, done, best):
     raise AssertionError(f"no worker came to {moment}")
 
 
+def check_words(said):
+    """What dtrun says of a restart, against where rank 0 then goes on: exactly there, unless it says "or later". A start that is killed says nothing."""
+    for part in said.split("; restarting (")[1:]:
+        claim, real = re.match(r"\d+ of 100 used\)(?: from step (\d+)( or later)?)?$", part.split("\n")[0]), re.search(r"^train: continues .* \(step (\d+)\)", part, re.M)
+        assert claim, part
+        if real and claim[1]:
+            assert int(real[1]) == int(claim[1]) or (claim[2] and int(real[1]) > int(claim[1])), part
+
+
 def one_job(place, number, wishes):
     """A job that is killed at these moments, or some of them, and then checked; how often at which."""
     folder, path, expected, losses = place
@@ -79,6 +89,7 @@ def one_job(place, number, wishes):
         job.wait_gone()
     assert result.code == 0, f"{where}\n{result}"
     assert training.hash_of(out) == expected, f"{where}: another hash\n{result}"
+    check_words(result.err)
     after = training.metrics(out)
     assert {s: after[s] for s in losses} == losses, f"{where}: other losses"
     shutil.rmtree(out)
