@@ -481,6 +481,10 @@ static bool belongs(const struct optimizer *o, const struct update_part *p, cons
     return in_call && r->unit >= p->units.first && r->unit < p->units.first + p->units.count;
 }
 
+/* Elements that norm_sum adds up before they become part of an exact sum. Tensors and shares begin at multiples, and
+ * so do portions: the sums of a tensor are rounded alike wherever it is cut. */
+enum { NORM_BLOCK = 64 };
+
 int update_bring(struct optimizer *o, struct update_part *p)
 {
     int count = 0;
@@ -499,7 +503,7 @@ int update_bring(struct optimizer *o, struct update_part *p)
         o->brought[count] = part;
         o->slices[count++] = bring(o, &part, p->pass);
         p->done += part.count;
-        room -= part.count;
+        room -= (part.count + NORM_BLOCK - 1) / NORM_BLOCK * NORM_BLOCK;
     }
     return count;
 }
