@@ -457,6 +457,40 @@ static void test_convert_batch(void **state)
              missing);
 }
 
+/* The evaluations that Lightning makes of itself are in the job, as its data come later; not where the data are there,
+ * and data.val is not. */
+#define MISSING                                                                                                        \
+    "l.yaml: data.train: missing; add it (path or glob of shards or texts to train on, or a list of them with "        \
+    "weights)\nl.yaml: model.name: missing; give model.name (NAMES) or model.load (a Hugging Face folder)\n"
+static void test_convert_evaluations(void **state)
+{
+    (void)state;
+    static const char *const says[] = {"", "  check_val_every_n_epoch: 1\n  val_check_interval: 1.0\n"};
+    for (size_t i = 0; i < sizeof says / sizeof says[0]; i++) {
+        char text[256];
+        (void)snprintf(text, sizeof text, "trainer:\n  max_epochs: 2\n%s", says[i]);
+        converts("l.yaml", text,
+                 "{\n  \"training\": {\n    \"num_epochs\": 2,\n    \"max_grad_norm\": 0,\n"
+                 "    \"eval_every_n_epochs\": 1,\n    \"num_sanity_val_steps\": 2\n  },\n"
+                 "  \"checkpointing\": {\n    \"save_every_n_epochs\": 1,\n    \"keep_last_n\": 1\n  }\n}\n",
+                 "l.yaml:1:1: trainer: there is nothing to evaluate on; give data.val\n" MISSING);
+    }
+    converts("l.yaml", "trainer: {max_epochs: 2, limit_val_batches: 0}\n",
+             "{\n  \"training\": {\n    \"num_epochs\": 2,\n    \"max_grad_norm\": 0\n  },\n"
+             "  \"checkpointing\": {\n    \"save_every_n_epochs\": 1,\n    \"keep_last_n\": 1\n  }\n}\n",
+             MISSING);
+    converts("l.yaml",
+             "trainer: {max_epochs: 2}\noptimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.1}}\nlr_scheduler: "
+             "{class_path: lightning.pytorch.cli.ReduceLROnPlateau, init_args: {monitor: val_loss}}\n",
+             "{\n  \"training\": {\n    \"num_epochs\": 2,\n    \"learning_rate\": 0.1,\n"
+             "    \"lr_scheduler_type\": \"reduce_lr_on_plateau\",\n    \"max_grad_norm\": 0,\n"
+             "    \"eval_every_n_epochs\": 1,\n    \"num_sanity_val_steps\": 2\n  },\n"
+             "  \"optimizer\": {\n    \"name\": \"sgd\"\n  },\n  \"scheduler\": {\n    \"monitor\": \"val_loss\"\n"
+             "  },\n  \"checkpointing\": {\n    \"save_every_n_epochs\": 1,\n    \"keep_last_n\": 1\n  }\n}\n",
+             "l.yaml:1:1: trainer: there is nothing to evaluate on; give data.val\n"
+             "l.yaml:3:1: lr_scheduler: reduce_lr_on_plateau looks at evaluations; give data.val\n" MISSING);
+}
+
 static void test_convert_neox(void **state)
 {
     (void)state;
@@ -627,11 +661,17 @@ static void test_registered(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_deepspeed),    cmocka_unit_test(test_accelerate),
-        cmocka_unit_test(test_blocks),       cmocka_unit_test(test_training_arguments),
-        cmocka_unit_test(test_lightning),    cmocka_unit_test(test_beside),
-        cmocka_unit_test(test_convert),      cmocka_unit_test(test_convert_batch),
-        cmocka_unit_test(test_convert_neox), cmocka_unit_test(test_explain),
+        cmocka_unit_test(test_deepspeed),
+        cmocka_unit_test(test_accelerate),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_training_arguments),
+        cmocka_unit_test(test_lightning),
+        cmocka_unit_test(test_beside),
+        cmocka_unit_test(test_convert),
+        cmocka_unit_test(test_convert_batch),
+        cmocka_unit_test(test_convert_neox),
+        cmocka_unit_test(test_explain),
+        cmocka_unit_test(test_convert_evaluations),
         cmocka_unit_test(test_registered),
     };
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);

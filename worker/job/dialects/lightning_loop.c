@@ -292,6 +292,16 @@ static void default_length(struct dialect_use *u)
     }
 }
 
+/* A job that is only converted gets its data later, or at least what its callbacks and its rate look at. */
+static bool gets_val(const struct dialect_use *u)
+{
+    const char *schedule = cJSON_GetStringValue(dt_config_value(u->c, "training.lr_scheduler_type"));
+    return u->converts &&
+           (dt_config_value(u->c, "data.train") == NULL || dt_config_value(u->c, "early_stopping.monitor") != NULL ||
+            dt_config_value(u->c, "checkpointing.save_top_k") != NULL ||
+            (schedule != NULL && strcmp(schedule, "reduce_lr_on_plateau") == 0));
+}
+
 void lightning_defaults(struct dialect_use *u)
 {
     static const char saves[] = "checkpointing.save_every_n_steps", by_epoch[] = "checkpointing.save_every_n_epochs";
@@ -308,10 +318,7 @@ void lightning_defaults(struct dialect_use *u)
         fall_back(u, by_epoch, cJSON_CreateNumber(1));
     }
     fall_back(u, "checkpointing.keep_last_n", cJSON_CreateNumber(1));
-    /* a job that is only converted will get what its callbacks look at */
-    bool watched = u->converts && (dt_config_value(u->c, "early_stopping.monitor") != NULL ||
-                                   dt_config_value(u->c, "checkpointing.save_top_k") != NULL);
-    if ((dt_config_value(u->c, "data.val") == NULL && !watched) || is_off(u, "limit_val_batches")) {
+    if ((dt_config_value(u->c, "data.val") == NULL && !gets_val(u)) || is_off(u, "limit_val_batches")) {
         return;
     }
     if (dt_config_value(u->c, EVERY_STEP) == NULL && dt_config_value(u->c, EVERY_EPOCH) == NULL) {
