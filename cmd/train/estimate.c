@@ -7,12 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
-enum { LOCAL_DEFAULT = 8, LINES_MOST = 32 };
+enum { LOCAL_DEFAULT = 8, LINES_MOST = 64 };
 
 /* One strategy on these GPUs. */
 struct line {
-    char name[64]; /* as it was asked for, where that says more than the row's */
+    char name[64]; /* as it was asked for or registered, where that says more than the row's */
     const struct strategy_row *row;
     struct simulation of;
     double device_bytes, host_bytes, tokens_per_s, mfu; /* of a GPU; and what offload puts into its host's memory */
@@ -67,47 +68,91 @@ static int simulate_rest(struct estimate *e, const struct job *job, double *step
     return 0;
 }
 
-/* Adds a line. -1: this strategy cannot run the job so, as err says. */
-static int add_line(struct estimate *e, const char *name, struct dt_error *err)
+/* Fills in the line of a job with its row and name. -1: this strategy cannot run the job so, as err says. */
+static int measure(struct estimate *e, const struct job *job, struct line *x, struct dt_error *err)
 {
-    struct job job = *e->job;
     struct trainer t;
-    struct line x = {.row = strategy_find(name, e->options->gpus, err), .fits = true};
-    job.elsewhere = true;
-    if (x.row == NULL || job_take_strategy(&job, name, err) != 0 ||
-        trainer_prepare(&t, &job, 0, e->options->gpus, e->local_size, DT_F32, e->gpu.memory_bytes, err) != 0) {
+    struct dt_error why;
+    if (trainer_prepare(&t, job, 0, e->options->gpus, e->local_size, DT_F32, e->gpu.memory_bytes, err) != 0) {
         return -1;
     }
-    struct dt_error why;
-    bool says_more = job.offload.optimizer != e->job->offload.optimizer;
-    (void)snprintf(x.name, sizeof x.name, "%s", says_more ? name : x.row->name);
-    x.device_bytes = trainer_device_bytes(&t);
-    x.host_bytes = (double)t.memory.plan.bytes[PLAN_HOST];
-    (void)trainer_level_name(&t, x.level);
+    x->fits = true;
+    x->device_bytes = trainer_device_bytes(&t);
+    x->host_bytes = (double)t.memory.plan.bytes[PLAN_HOST];
+    (void)trainer_level_name(&t, x->level);
     if (trainer_check_total(&t, e->gpu.memory_bytes, e->local_size, &why) != 0) {
-        x.fits = false;
-        if (e->least_bytes <= 0 || x.device_bytes < e->least_bytes) {
-            e->least_bytes = x.device_bytes;
+        x->fits = false;
+        if (e->least_bytes <= 0 || x->device_bytes < e->least_bytes) {
+            e->least_bytes = x->device_bytes;
             e->too_large = why;
         }
     }
     e->samples = t.feeds.train.sample_count;
-    e->needed = job.training.batch_size_per_gpu * e->options->gpus;
-    double positions = (double)(job.training.batch_size_per_gpu * t.micro_steps * t.feeds.train.sequence_length);
-    double flops = positions * job.model.ops->flops(&t.chain);
+    e->needed = job->training.batch_size_per_gpu * e->options->gpus;
+    double positions = (double)(job->training.batch_size_per_gpu * t.micro_steps * t.feeds.train.sequence_length);
+    double flops = positions * job->model.ops->flops(&t.chain);
     double peak = t.strategy.precision.compute == DT_F32 ? e->gpu.fp32_flops : e->gpu.bf16_flops;
     know_disks(e, &t);
-    if (trainer_simulate(&t, &e->gpu, e->local_size, &x.of, err) != 0 ||
-        (x.of.moved_bytes > 0 && simulate_rest(e, &job, &x.rest_s, err) != 0)) {
+    if (trainer_simulate(&t, &e->gpu, e->local_size, &x->of, err) != 0 ||
+        (x->of.moved_bytes > 0 && simulate_rest(e, job, &x->rest_s, err) != 0)) {
         return -1;
     }
     for (int k = 0; k < DT_COLL_COUNT; k++) {
-        x.messages += x.of.messages[k];
+        x->messages += x->of.messages[k];
     }
-    x.tokens_per_s = positions * e->options->gpus / x.of.step_s;
-    x.mfu = flops / x.of.step_s / peak;
+    x->tokens_per_s = positions * e->options->gpus / x->of.step_s;
+    x->mfu = flops / x->of.step_s / peak;
+    return 0;
+}
+
+/* Adds a line for one of our strategies. -1 as of measure. */
+static int add_line(struct estimate *e, const char *name, struct dt_error *err)
+{
+    struct job job = *e->job;
+    struct line x = {.row = strategy_find(name, e->options->gpus, err)};
+    job.elsewhere = true;
+    if (x.row == NULL || job_take_strategy(&job, name, err) != 0) {
+        return -1;
+    }
+    bool says_more = job.offload.optimizer != e->job->offload.optimizer;
+    (void)snprintf(x.name, sizeof x.name, "%s", says_more ? name : x.row->name);
+    if (measure(e, &job, &x, err) != 0) {
+        return -1;
+    }
     e->lines[e->count++] = x;
     return 0;
+}
+
+/* Is there a line of these numbers under another name? */
+static bool planned_before(const struct estimate *e, const struct line *x)
+{
+    bool same = false;
+    for (int i = 0; i < e->count; i++) {
+        const struct line *y = &e->lines[i];
+        same |= (strategy_same(x->row, y->row) || e->options->gpus == 1) && x->device_bytes == y->device_bytes &&
+                x->host_bytes == y->host_bytes && x->messages == y->messages && x->of.sent_bytes == y->of.sent_bytes &&
+                x->of.step_s == y->of.step_s && x->tokens_per_s == y->tokens_per_s;
+    }
+    return same;
+}
+
+/* Adds a line for one that the job registers; once: not if another one plans the same. -1 as of measure. */
+static int add_registered(struct estimate *e, const char *name, bool once, struct dt_error *err)
+{
+    struct job job;
+    struct line x = {.row = NULL};
+    if (job_open_registered(&job, e->job, e->options->arguments, name, err) != 0) {
+        return -1;
+    }
+    job.elsewhere = true;
+    x.row = strategy_find(job.training.strategy, e->options->gpus, err);
+    (void)snprintf(x.name, sizeof x.name, "%s", name);
+    int rc = x.row != NULL ? measure(e, &job, &x, err) : -1;
+    job_close(&job);
+    if (rc == 0 && !(once && planned_before(e, &x))) {
+        e->lines[e->count++] = x;
+    }
+    return rc;
 }
 
 /* Does an earlier line do the same under another name? */
@@ -121,8 +166,8 @@ static bool done_before(const struct estimate *e, const struct strategy_row *row
     return false;
 }
 
-/* Every strategy, or of one rank the first, as all are the same there; those that these ranks or this job
- * cannot have are left out. */
+/* Every strategy, or of one rank the first, as all are the same there, and those that the job registers; those that
+ * these ranks or this job cannot have are left out. */
 static int add_all(struct estimate *e, struct dt_error *err)
 {
     const struct strategy_row *row;
@@ -131,7 +176,21 @@ static int add_all(struct estimate *e, struct dt_error *err)
             return -1;
         }
     }
+    for (const char *const *name = e->job->registered; *name != NULL && e->count < LINES_MOST; name++) {
+        if (add_registered(e, *name, true, err) != 0 && err->status != DT_INVALID) {
+            return -1;
+        }
+    }
     return e->count > 0 ? 0 : -1;
+}
+
+static bool is_registered(const struct job *job, const char *name)
+{
+    const char *const *known = job->registered;
+    while (*known != NULL && strcasecmp(*known, name) != 0) {
+        known++;
+    }
+    return *known != NULL;
 }
 
 static int add_named(struct estimate *e, const char *names, struct dt_error *err)
@@ -143,7 +202,7 @@ static int add_named(struct estimate *e, const char *names, struct dt_error *err
     for (const char *at = names + strspn(names, ","); *at != 0 && e->count < LINES_MOST; at += strspn(at, ",")) {
         char name[64];
         (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(at, ","), at);
-        if (add_line(e, name, err) != 0) {
+        if ((is_registered(e->job, name) ? add_registered(e, name, false, err) : add_line(e, name, err)) != 0) {
             return -1;
         }
         at += strcspn(at, ",");

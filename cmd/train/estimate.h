@@ -8,9 +8,10 @@
 
 struct train_estimate { /* the options; 0, null: not given */
     int gpus, gpus_per_node;
-    int64_t disk_bytes_per_s; /* of a host's disks; 0: what a short test measures here */
-    const char *gpu;          /* name of a data sheet */
-    const char *strategies;   /* "all", or names between commas; null: the job's own */
+    int64_t disk_bytes_per_s;              /* of a host's disks; 0: what a short test measures here */
+    const char *gpu;                       /* name of a data sheet */
+    const char *strategies;                /* "all", or names between commas; null: the job's own */
+    const struct job_arguments *arguments; /* of the job: it is read anew for each strategy that it registers */
 };
 
 /* Ranks on a host: gpus_per_node, or 8, or all if they are fewer. */

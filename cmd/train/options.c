@@ -363,6 +363,7 @@ static int finish(struct train_options *o, int argc, char **argv)
     if (o->generate.path != NULL) {
         seed_draws(o);
     }
+    o->estimate.arguments = &o->job;
     const char *wrong = wrong_plan(o);
     if (wrong != NULL) {
         return refuse(wrong);

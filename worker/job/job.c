@@ -267,6 +267,7 @@ static void translate(struct job *job, struct dt_config *c, const struct job_arg
     struct dt_text inert;
     dt_text_init(&inert);
     dialects_apply(c, &job->arena, args->world > 0 ? args->world : 1, args->converts, &inert);
+    job->registered = registered_names(c, &job->arena);
     job->inert_keys = inert.size > 0 ? dt_arena_strdup(&job->arena, inert.data) : NULL;
     dt_text_clear(&inert);
 }

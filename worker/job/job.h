@@ -280,7 +280,8 @@ struct job {
         enum dt_dtype states;          /* F32 or BF16: of the optimizer */
     } precision;
 
-    const char *inert_keys; /* given keys of other systems that have no effect: "a, b"; or null */
+    const char *const *registered; /* names of the section "strategies"; null behind the last one */
+    const char *inert_keys;        /* given keys of other systems that have no effect: "a, b"; or null */
     const char
         *idle_keys; /* keys that count beside others, which the job has not: "a, b (goes with c); ..."; or null */
     struct dt_arena arena; /* owns all strings */
@@ -346,6 +347,10 @@ struct job_strategy job_strategy(const char *name);
 /* Gives a job that has been read another strategy, and what that name says of offloading; the job borrows `name`.
  * DT_INVALID if the two do not go together. */
 int job_take_strategy(struct job *job, const char *name, struct dt_error *err);
+/* Opens a job anew with a strategy that it registers, and with the data and the model of `job`, which has been read and
+ * must outlive *out. 0 or -1; err has the first problem. */
+int job_open_registered(struct job *out, const struct job *job, const struct job_arguments *args, const char *name,
+                        struct dt_error *err);
 /* job_needs.c: names or refuses keys without those beside which they count. */
 void job_check_needs(struct job *job, struct dt_config *c);
 /* job_hooks.c: what spans the sections ddp, power_sgd and local_sgd and the strategy. */

@@ -1,6 +1,7 @@
 /* Names of strategies, and their meaning for the keys of a job. The strategies themselves are rows of engine/strategy.c. */
 #include "worker/job/job.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -85,5 +86,37 @@ int job_take_strategy(struct job *job, const char *name, struct dt_error *err)
         rc = dt_config_close(c, NULL, err);
     }
     dt_arena_clear(&arena);
+    return rc;
+}
+
+int job_open_registered(struct job *out, const struct job *job, const struct job_arguments *args, const char *name,
+                        struct dt_error *err)
+{
+    struct job_arguments with = *args;
+    struct dt_text problems;
+    size_t count = (size_t)args->set_count;
+    const char **set = dt_alloc((count + 1) * sizeof *set), **option = dt_alloc((count + 1) * sizeof *option);
+    char *wish = dt_format("training.strategy=%s", name);
+    for (size_t i = 0; i < count; i++) {
+        set[i] = args->set[i];
+        option[i] = args->set_option != NULL ? args->set_option[i] : NULL;
+    }
+    set[count] = wish;
+    option[count] = "--strategy";
+    with.set = set;
+    with.set_option = option;
+    with.set_count++;
+    dt_text_init(&problems);
+    int rc = job_open(out, &with, &problems, err);
+    if (rc == 0) { /* of which a strategy changes nothing */
+        out->data = job->data;
+        out->model = job->model;
+    } else if (problems.size > 0) {
+        rc = dt_fail(err, DT_INVALID, "%.*s", (int)strcspn(problems.data, "\n"), problems.data);
+    }
+    dt_text_clear(&problems);
+    free(wish);
+    free(set);
+    free(option);
     return rc;
 }

@@ -169,3 +169,22 @@ def test_relations_between_plans(job):
             for name in "zero1", "zero2", "zero3", "shard_grad_op":
                 assert lines[name]["bytes"] <= before[name]["bytes"] * 1.02 + 65536, (name, gpus)
         before = lines
+
+
+def test_strategies_that_the_job_registers(job, tmp_path):
+    """Each with its options, by name and among all; one that plans as another line does is left out there."""
+    with open(job) as f:
+        d = json.load(f)
+    d["strategies"] = {"two": {"base": "hybrid_shard", "fsdp": {"device_mesh": [2, 2]}}, "same": {"base": "fsdp"},
+                       "off": {"base": "zero3", "offload": {"optimizer": "cpu"}}}
+    own = tmp_path / "own.json"
+    own.write_text(json.dumps(d))
+    lines, named = plans(own, 4), plans(own, 4, strategies="Two,same,off")
+    assert list(lines) == [*plans(job, 4), "two", "off"] and list(named) == ["Two", "same", "off"]
+    assert named["same"] == {**lines["zero3"], "strategy": "same"} and named["off"] == lines["off"]
+    assert lines["off"]["host_bytes"] > 0 == lines["zero3"]["host_bytes"]
+    mode = plans(own, 4, "--mode", "two", strategies="hybrid_shard")["hybrid_shard"]
+    assert named["Two"] == {**mode, "strategy": "Two"} != {**plans(own, 4)["hybrid_shard"], "strategy": "Two"}
+    p = train(own, "--gpus", 6, "--strategy", "two")
+    assert p.returncode == 2 and "fsdp.device_mesh: [2, 2] is 4 ranks" in p.stderr, p
+    assert "two" not in plans(own, 6)

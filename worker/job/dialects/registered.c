@@ -172,6 +172,21 @@ void registered_apply(struct dialect_use *u)
     }
 }
 
+const char *const *registered_names(const struct dt_config *c, struct dt_arena *arena)
+{
+    size_t count = 0;
+    for (const cJSON *v = all(c); v != NULL; v = v->next) {
+        count++;
+    }
+    const char **names = dt_arena_alloc(arena, (count + 1) * sizeof *names);
+    count = 0;
+    for (const cJSON *v = all(c); v != NULL; v = v->next) {
+        names[count++] = dt_arena_strdup(arena, v->string);
+    }
+    names[count] = NULL;
+    return names;
+}
+
 void registered_list(const struct dt_config *c, struct dt_text *out)
 {
     for (const cJSON *v = all(c); v != NULL; v = v->next) {
