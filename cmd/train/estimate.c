@@ -21,6 +21,7 @@ struct line {
     char level[16];
     int64_t messages;
     bool fits;
+    bool averages; /* weights instead of gradients: it trains something else than the others */
 };
 
 struct estimate {
@@ -28,6 +29,7 @@ struct estimate {
     struct dt_gpu_sheet gpu;
     const struct job *job;
     int local_size, count;
+    bool averages;           /* the job's own strategy averages weights */
     double disk_bytes_per_s; /* of a host; 0: unknown. Known once a line has files */
     struct line lines[LINES_MOST];
     int64_t samples, needed;   /* that data.train has, and that a step takes */
@@ -77,6 +79,7 @@ static int measure(struct estimate *e, const struct job *job, struct line *x, st
         return -1;
     }
     x->fits = true;
+    x->averages = t.strategy.hook.row != NULL && t.strategy.hook.row->local;
     x->device_bytes = trainer_device_bytes(&t);
     x->host_bytes = (double)t.memory.plan.bytes[PLAN_HOST];
     (void)trainer_level_name(&t, x->level);
@@ -210,18 +213,24 @@ static int add_named(struct estimate *e, const char *names, struct dt_error *err
     return 0;
 }
 
-/* The line with the least memory among those that fit and are at most 1 % slower than the fastest of them;
- * null: none fits. */
+/* A line that may be the one to take: another one than the job's changes how, not what is computed. */
+static bool may_take(const struct estimate *e, const struct line *x)
+{
+    return x->fits && x->averages <= e->averages;
+}
+
+/* The line with the least memory among those to take that are at most 1 % slower than the fastest of them;
+ * null: there is none. */
 static const struct line *best_of(const struct estimate *e)
 {
     const struct line *best = NULL;
     double fastest = 0;
     for (int i = 0; i < e->count; i++) {
-        fastest = e->lines[i].fits ? fmax(fastest, e->lines[i].tokens_per_s) : fastest;
+        fastest = may_take(e, &e->lines[i]) ? fmax(fastest, e->lines[i].tokens_per_s) : fastest;
     }
     for (int i = 0; i < e->count; i++) {
         const struct line *x = &e->lines[i];
-        bool fast = x->fits && x->tokens_per_s >= 0.99 * fastest;
+        bool fast = may_take(e, x) && x->tokens_per_s >= 0.99 * fastest;
         best = fast && (best == NULL || x->device_bytes < best->device_bytes) ? x : best;
     }
     return best;
@@ -332,8 +341,10 @@ static void print_advice(const struct estimate *e)
 {
     const struct line *best = best_of(e);
     bool all_fit = true;
+    const char *other = NULL;
     for (int i = 0; i < e->count; i++) {
         all_fit = all_fit && e->lines[i].fits;
+        other = e->lines[i].averages > e->averages ? e->lines[i].name : other;
     }
     (void)fputs(all_fit ? "" : "* does not fit\n", stdout);
     if (e->samples < e->needed) {
@@ -345,6 +356,9 @@ static void print_advice(const struct estimate *e)
     }
     (void)printf("\ntake %s: no other that fits is faster by more than 1 %%, and none\nas fast takes less memory\n",
                  best->name);
+    if (other != NULL) {
+        (void)printf("(%s averages weights, not gradients: its results are others)\n", other);
+    }
 }
 
 int train_estimate_gpu(const struct train_estimate *o, struct dt_gpu_sheet *out, struct dt_error *err)
@@ -368,6 +382,9 @@ int train_estimate(const struct train_estimate *o, const struct job *job, bool j
     if (train_estimate_gpu(o, &e.gpu, err) != 0) {
         return -1;
     }
+    const struct strategy_row *own = strategy_find(job->training.strategy, o->gpus, NULL);
+    struct precision p = {0};
+    e.averages = own != NULL && hook_choose(job, own->hook, &p)->local;
     const char *names = o->strategies != NULL ? o->strategies : job->training.strategy;
     if ((strcmp(names, "all") == 0 ? add_all(&e, err) : add_named(&e, names, err)) != 0) {
         return -1;
@@ -379,9 +396,12 @@ int train_estimate(const struct train_estimate *o, const struct job *job, bool j
         print_files(&e);
         print_advice(&e);
     }
-    if (best_of(&e) == NULL) {
-        *err = e.too_large;
-        return -1;
+    bool fits = false;
+    for (int i = 0; i < e.count; i++) {
+        fits |= e.lines[i].fits;
     }
-    return 0;
+    if (!fits) {
+        *err = e.too_large;
+    }
+    return fits ? 0 : -1;
 }

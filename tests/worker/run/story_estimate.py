@@ -188,3 +188,26 @@ def test_strategies_that_the_job_registers(job, tmp_path):
     p = train(own, "--gpus", 6, "--strategy", "two")
     assert p.returncode == 2 and "fsdp.device_mesh: [2, 2] is 4 ranks" in p.stderr, p
     assert "two" not in plans(own, 6)
+
+
+def test_no_other_training_is_proposed(job, tmp_path):
+    """A strategy that averages weights sends least; it is the one to take only where the job's own averages them."""
+    with open(job) as f:
+        d = json.load(f)
+    d["strategies"] = {"rare": {"base": "ddp", "ddp": {"comm_hook": "post_local_sgd"}, "local_sgd": {"group_size": 1}}}
+    own = tmp_path / "own.json"
+    own.write_text(json.dumps(d))
+
+    def best(*options):
+        p = train("--json", own, "--gpus", 8, *LARGE, *options)
+        assert p.returncode == 0, p
+        d = json.loads(p.stdout)
+        return d["best"], {x["strategy"]: x["tokens_per_s"] for x in d["strategies"]}
+
+    taken, rates = best("--strategy", "ddp,local_sgd,rare")
+    assert taken == "ddp" and 1.01 * rates["ddp"] < min(rates["local_sgd"], rates["rare"])
+    assert best("--strategy", "ddp,local_sgd,rare", "--mode", "local_sgd")[0] in ("local_sgd", "rare")
+    assert best("--strategy", "ddp,rare", "--mode", "rare")[0] is not None
+    assert best("--strategy", "local_sgd")[0] is None
+    p = train(own, "--gpus", 8, "--strategy", "all", *LARGE)
+    assert "take local_sgd" not in p.stdout and "averages weights, not gradients: its results are others" in p.stdout, p
