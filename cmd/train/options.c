@@ -24,7 +24,7 @@ static const char usage[] = "usage: train [options] job.json\n"
                             "  --nproc N          with --plan: for N ranks (default: WORLD_SIZE, else 1)\n"
                             "  --gpus N           with --plan: what the job would take on N GPUs that are\n"
                             "                     elsewhere: memory, messages, bytes, time of a step\n"
-                            "  --gpu NAME         with --gpus: the kind of GPU [H100]\n"
+                            "  --gpu NAME         with --gpus: the kind of GPU [H100]; list: print them\n"
                             "  --gpus_per_node N  with --gpus: GPUs of a host [8]\n"
                             "  --disk RATE        with --gpus: bytes per second of a host's disks, e.g. 12GB,\n"
                             "                     for offload to files [what a short test gives here]\n"
@@ -325,6 +325,31 @@ static const char *wrong_plan(const struct train_options *o)
                                                              : NULL;
 }
 
+static int print(void (*write)(struct dt_text *out))
+{
+    struct dt_text text;
+    dt_text_init(&text);
+    write(&text);
+    fputs(dt_text_str(&text), stdout);
+    dt_text_clear(&text);
+    return DT_EXIT_DONE;
+}
+
+/* A kind of GPU on a line. */
+static void list_gpus(struct dt_text *out)
+{
+    struct dt_gpu_sheet none;
+    struct dt_text known;
+    dt_text_init(&known);
+    (void)dt_gpu_sheet("", &none, &known);
+    for (const char *p = dt_text_str(&known); *p != 0; p += strspn(p, ", ")) {
+        size_t size = strcspn(p, ",");
+        dt_text_printf(out, "%.*s\n", (int)size, p);
+        p += size;
+    }
+    dt_text_clear(&known);
+}
+
 /* After the last option: the words that remain, and what does not go together. */
 static int finish(struct train_options *o, int argc, char **argv)
 {
@@ -332,6 +357,9 @@ static int finish(struct train_options *o, int argc, char **argv)
         if (add_job(o, argv[optind]) != 0) {
             return DT_EXIT_USAGE;
         }
+    }
+    if (o->estimate.gpu != NULL && strcmp(o->estimate.gpu, "list") == 0) {
+        return print(list_gpus);
     }
     if (o->question.convert != NULL && add_job(o, o->question.convert) != 0) {
         return DT_EXIT_USAGE;
@@ -439,16 +467,6 @@ static int read_simple(struct train_options *o, int option)
         return 0;
     }
     return -1;
-}
-
-static int print(void (*write)(struct dt_text *out))
-{
-    struct dt_text text;
-    dt_text_init(&text);
-    write(&text);
-    fputs(dt_text_str(&text), stdout);
-    dt_text_clear(&text);
-    return DT_EXIT_DONE;
 }
 
 int train_read_options(struct train_options *o, int argc, char **argv)

@@ -95,6 +95,14 @@ def test_wrong_options(job, options, words):
     assert len(p.stderr.splitlines()) == 1
 
 
+def test_kinds_of_gpus(job):
+    kinds = [train(*o) for o in ([job, "--gpu", "list"], [job, "--gpu", "list", "--gpus", 8], ["--gpu", "list"])]
+    assert {(p.returncode, p.stdout, p.stderr) for p in kinds} == {(0, kinds[0].stdout, "")}
+    names = kinds[0].stdout.splitlines()
+    assert {"H100", "A100 40GB", "RTX 4090"} < set(names)
+    assert all(train(job, "--gpus", 1, "--gpu", name).returncode == 0 for name in names)
+
+
 LARGE = [x for o in ("model.n_layer=4", "model.n_embd=1024", "model.n_head=16") for x in ("--set", o)]
 
 
