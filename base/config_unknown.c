@@ -56,9 +56,23 @@ static size_t names_beside(const struct dt_config *c, const struct entry *e, con
     return count;
 }
 
-/* The path of a key with the entry's name in another section, or null. */
+/* The path stands at the top, or in a section of a table. */
+static bool is_own(const struct dt_config *c, const char *path)
+{
+    bool own = strchr(path, '.') == NULL;
+    for (size_t i = 0; i < c->section_count; i++) {
+        size_t size = strlen(c->sections[i].name);
+        own |= c->sections[i].fields != NULL && strncmp(path, c->sections[i].name, size) == 0 &&
+               leaf(path) == path + size + 1;
+    }
+    return own;
+}
+
+/* The path of a key with the entry's name in another section, or null. For an entry of one system's section, keys of
+ * other systems are none. */
 static const char *elsewhere(const struct dt_config *c, const struct entry *e)
 {
+    size_t top = is_own(c, e->path) ? 0 : strcspn(e->path, ".") + 1;
     for (size_t i = 0; i < c->section_count; i++) {
         for (const struct dt_field *f = c->sections[i].fields; f->key != NULL; f++) {
             if (strcmp(f->key, leaf(e->path)) == 0) {
@@ -67,7 +81,8 @@ static const char *elsewhere(const struct dt_config *c, const struct entry *e)
         }
     }
     for (size_t i = 0; i < c->known_count; i++) {
-        if (strcmp(leaf(c->known[i]), leaf(e->path)) == 0) {
+        bool same = strncmp(c->known[i], e->path, top) == 0 || is_own(c, c->known[i]);
+        if (same && strcmp(leaf(c->known[i]), leaf(e->path)) == 0) {
             return c->known[i];
         }
     }

@@ -13,16 +13,25 @@ static void show(const struct batch_number *n, struct dt_text *out)
 static int refuse(const struct batch_identity *b, int64_t unit, struct dt_text *why)
 {
     const char *ranks = b->ranks == 1 ? "" : "s";
-    bool fixed = b->micro.given && b->steps.given;
+    bool fixed = b->micro.given && b->steps.given, less = !fixed && b->all.value < unit;
     int64_t below = fixed ? unit : b->all.value / unit * unit, above = below + unit;
-    dt_text_printf(why, "%" PRId64 " != %" PRId64 " * %" PRId64 " * %" PRId64, b->all.value, b->micro.value,
-                   b->steps.value, b->ranks);
+    const struct batch_number *const factors[] = {&b->micro, &b->steps};
+    dt_text_printf(why, "%" PRId64 " %s ", b->all.value, less ? "is less than" : "!=");
+    for (int i = 0; i < 2; i++) { /* nothing is left for one that is derived where all is less */
+        if (!less || factors[i]->given) {
+            dt_text_printf(why, "%" PRId64 " * ", factors[i]->value);
+        }
+    }
+    dt_text_printf(why, "%" PRId64, b->ranks);
     if (b->sample != 1) {
         dt_text_printf(why, " * %" PRId64, b->sample);
     }
     dt_text_puts(why, ": ");
-    show(&b->micro, why);
-    show(&b->steps, why);
+    for (int i = 0; i < 2; i++) {
+        if (!less || factors[i]->given) {
+            show(factors[i], why);
+        }
+    }
     dt_text_printf(why, "%" PRId64 " rank%s", b->ranks, ranks);
     if (b->sample != 1) {
         dt_text_printf(why, ", %" PRId64 " tokens a sample", b->sample);
@@ -32,10 +41,12 @@ static int refuse(const struct batch_identity *b, int64_t unit, struct dt_text *
         dt_text_printf(why, " or %" PRId64, above);
     }
     int64_t of_rank = unit / b->ranks;
-    if (fixed && b->all.value > 0 && b->all.value % of_rank == 0) {
-        dt_text_printf(why, ", start %" PRId64 " rank%s", b->all.value / of_rank, b->all.value == of_rank ? "" : "s");
+    bool one = b->micro.given || b->steps.given || !less; /* that may be removed */
+    if ((fixed || less) && b->all.value > 0 && b->all.value % of_rank == 0) {
+        dt_text_printf(why, ", %sstart %" PRId64 " rank%s", one ? "" : "or ", b->all.value / of_rank,
+                       b->all.value == of_rank ? "" : "s");
     }
-    dt_text_puts(why, ", or remove one of them");
+    dt_text_puts(why, one ? ", or remove one of them" : "");
     return -1;
 }
 

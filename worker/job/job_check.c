@@ -143,21 +143,23 @@ static void check_accept(struct job *job, struct dt_config *c)
     struct dt_text all;
     struct job_checkpointing *k = &job->checkpointing;
     dt_text_init(&all);
-    if (k->override != NULL) { /* a list of its own where both are given */
+    size_t own = k->accept != NULL ? strlen(k->accept) : 0; /* bytes of accept's own */
+    if (k->override != NULL) {
         k->accept = k->accept != NULL ? dt_arena_printf(&job->arena, "%s,%s", k->accept, k->override) : k->override;
         k->override = NULL;
         dt_config_derived(c, "checkpointing.accept", "checkpointing.override");
     }
     for (const char *p = job->checkpointing.accept; p != NULL && *p != 0; p += *p == ',') {
         size_t size = strcspn(p, ",");
+        const char *from = p < k->accept + own ? "checkpointing.accept" : "checkpointing.override";
         const char *name = dt_arena_printf(&job->arena, "%.*s", (int)size, p), *key = job_accept_key(name, &job->arena),
                    *nearest = job_accept_nearest(name, &job->arena);
         if (key != NULL) {
             dt_text_printf(&all, "%s%s", all.size > 0 ? "," : "", key);
         } else if (is_key(job, name)) {
-            dt_config_problem(c, "checkpointing.accept", "%s may always differ from a checkpoint's; remove it", name);
+            dt_config_problem(c, from, "%s may always differ from a checkpoint's; remove it", name);
         } else {
-            dt_config_problem(c, "checkpointing.accept", "%s: is no key that a checkpoint is compared by%s%s%s", name,
+            dt_config_problem(c, from, "%s: is no key that a checkpoint is compared by%s%s%s", name,
                               nearest != NULL ? "; did you mean " : "; see dtrun-train(1)",
                               nearest != NULL ? nearest : "", nearest != NULL ? "?" : "");
         }

@@ -347,7 +347,8 @@ static void test_lightning(void **state)
     refused("l.yaml",
             "seed_everything: true\nmodel:\n  class_path: a.Net\ndata:\n  x: {class_path: b.Data}\n  y: ???\ntrainer:\n"
             "  devices: 4\n  num_nodes: 2\n  limit_train_batches: 1.5\n  max_time: 60\n  callbacks: [{class_path: "
-            "EarlyStopping}]\n  strategy: {class_path: a.Own}\n  plugins: [x]\n  max_epoch: 3\noptimizer: {class_path: "
+            "EarlyStopping}]\n  strategy: {class_path: a.Own}\n  plugins: [x]\n  max_epoch: 3\n  lr: 1\noptimizer: "
+            "{class_path: "
             "a.Prodigy}\n",
             2,
             "l.yaml:6:3: data.y: is ???, Hydra's word for a value that must be given; give it\n"
@@ -363,7 +364,8 @@ static void test_lightning(void **state)
             "SingleDeviceStrategy; write one of them, or a name of train --list-strategies\n"
             "l.yaml:14:3: trainer.plugins: plugins of Python are not loaded; remove it\n"
             "l.yaml:15:3: trainer.max_epoch: unknown key; did you mean max_epochs?\n"
-            "l.yaml:16:1: optimizer: Prodigy: there are torch.optim.AdamW, Adam, SGD, Adagrad, and Lion; write one of "
+            "l.yaml:16:3: trainer.lr: unknown key; remove it\n"
+            "l.yaml:17:1: optimizer: Prodigy: there are torch.optim.AdamW, Adam, SGD, Adagrad, and Lion; write one of "
             "them\n");
 }
 
@@ -656,6 +658,14 @@ static void test_registered(void **state)
             "s.json:1:27: training.strategy: is \"hpu_parallel\", which is not supported: ranks compute on CPUs or "
             "CUDA GPUs; "
             "the nearest is ddp; see train --list-strategies\n");
+    refused("s.json",
+            "{\"strategies\": {\"a\": {\"base\": \"zeroo3\"}, \"b\": {\"base\": \"a\"}, \"c\": {\"base\": \"none\"}}, "
+            "\"training\": {\"strategy\": \"b\"}}",
+            1,
+            "s.json:1:31: strategies.a.base: is \"zeroo3\"; did you mean zero3? All of them: see train "
+            "--list-strategies\n"
+            "s.json:1:68: strategies.c.base: is none: neither a strategy nor registered here; see train "
+            "--list-strategies\n");
 }
 
 int main(void)

@@ -579,11 +579,9 @@ static void test_batch(void **state)
             "job.json:2:2: train_batch_size: 10 != 2 * 3 * 1: train_micro_batch_size_per_gpu 2 (job.json:2:26), "
             "gradient_accumulation_steps 3 (job.json:2:63), 1 rank; write 6, or remove one of them\n");
     refused(TOTAL "3", NULL, 4,
-            "job.json:2:2: train_batch_size: 3 != 0 * 1 * 4: training.batch_size_per_gpu 0 (derived), "
-            "training.gradient_accumulation_steps 1 (derived), 4 ranks; write 4, or remove one of them\n");
+            "job.json:2:2: train_batch_size: 3 is less than 4: 4 ranks; write 4, or start 3 ranks\n");
     refused(TOTAL "3, " MICRO "\"auto\"", NULL, 4,
-            "job.json:2:2: train_batch_size: 3 != 0 * 1 * 4: training.batch_size_per_gpu 0 (derived), "
-            "training.gradient_accumulation_steps 1 (derived), 4 ranks; write 4, or remove one of them\n");
+            "job.json:2:2: train_batch_size: 3 is less than 4: 4 ranks; write 4, or start 3 ranks\n");
     refused(TOTAL "0", NULL, 1, "job.json:2:2: train_batch_size: is 0; give a whole number of at least 1\n");
     refused(TOTAL "70000", NULL, 1, "job.json:2:22: train_batch_size: is 70000; give a whole number from 1 to 65536\n");
     refused(TOTAL "8, " MICRO "1.5", NULL, 1,

@@ -1097,6 +1097,13 @@ static void test_wrong_accept(void **state)
         snprintf(expected, sizeof expected, "--set %s: checkpointing.accept: %s\n", set, cases[i][1]);
         refused(SMALL, set, expected);
     }
+    refused(SMALL, "checkpointing.override=learnin_rate",
+            "--set checkpointing.override=learnin_rate: checkpointing.override: learnin_rate: is no key that a "
+            "checkpoint is compared by; did you mean learning_rate?\n");
+    refused(SECTION("\"checkpointing\": {\"accept\": [\"seed\", \"sed\"], \"override\": [\"xyz\"]}"), NULL,
+            "job.json:2:20: checkpointing.accept: sed: is no key that a checkpoint is compared by; did you mean std?\n"
+            "job.json:2:47: checkpointing.override: xyz: is no key that a checkpoint is compared by; see "
+            "dtrun-train(1)\n");
 }
 
 /* configs/job.schema.json is what job_schema says; DT_UPDATE=1 writes it anew. */

@@ -97,7 +97,8 @@ static void check_options(struct dialect_use *u, const char *path, const cJSON *
     }
 }
 
-static void check(struct dialect_use *u, const cJSON *one)
+/* chosen: the base is training.strategy, which is read as every key. */
+static void check(struct dialect_use *u, const cJSON *one, bool chosen)
 {
     const char *path = dt_arena_printf(u->arena, SECTION ".%s", one->string), *base = base_of(u, one->string);
     if (!cJSON_IsObject(one)) {
@@ -110,7 +111,7 @@ static void check(struct dialect_use *u, const cJSON *one)
     check_options(u, path, one);
     if (base == NULL) {
         dt_config_problem(u->c, path, "has no base; add the strategy that it is, \"base\": \"zero2\"");
-    } else if (!is_builtin(base) && find(u->c, base) == NULL) {
+    } else if (!chosen && !is_builtin(base) && find(u->c, base) == NULL) {
         dt_config_problem(u->c, dt_arena_printf(u->arena, "%s.base", path),
                           "is %.60s: neither a strategy nor registered here; see train --list-strategies", base);
     }
@@ -143,9 +144,6 @@ void registered_apply(struct dialect_use *u)
     if (section != NULL && !cJSON_IsObject(section)) {
         return; /* which was said */
     }
-    for (const cJSON *v = all(u->c); v != NULL; v = v->next) {
-        check(u, v);
-    }
     const char *name = cJSON_IsString(wanted) ? find(u->c, wanted->valuestring) : NULL, *last = name;
     for (int depth = 0; name != NULL; depth++) {
         if (depth == DEPTH_MAX) {
@@ -162,6 +160,9 @@ void registered_apply(struct dialect_use *u)
     }
     if (last != NULL && base_of(u, last) != NULL) {
         dt_config_move(u->c, dt_arena_printf(u->arena, SECTION ".%s.base", last), "training.strategy", NULL);
+    }
+    for (const cJSON *v = all(u->c); v != NULL; v = v->next) {
+        check(u, v, last != NULL && strcmp(v->string, last) == 0);
     }
     dt_config_pass(u->c, SECTION);
     wanted = dt_config_value(u->c, "training.strategy");
