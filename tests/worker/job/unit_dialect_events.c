@@ -128,10 +128,18 @@ static void test_limits(void **state)
         "  overfit_batches: 1.0\n  limit_train_batches: 0\n",
         "l.yaml:3:3: trainer.overfit_batches: 1.0 trains on all batches, in one order; write data.shuffle false "
         "in the job\n");
-    wrong_flags("  limit_train_batches: 0\n  limit_val_batches: 0\n",
+    /* no evaluation at the end either */
+    struct job job;
+    write_file("l.yaml", "trainer: {max_epochs: 8, limit_val_batches: 0, check_val_every_n_epoch: 2}\n");
+    opened(&job, "l.yaml", NULL, 1);
+    assert_int_equal(job.data.val.count, 0);
+    assert_true(job.training.eval_every_n_epochs == 0 && job.training.num_sanity_val_steps == 0);
+    assert_string_equal(job.inert_keys, "data.val (limit_val_batches 0 evaluates nothing), "
+                                        "trainer.check_val_every_n_epoch (there is no data.val)");
+    job_close(&job);
+    wrong_flags("  limit_train_batches: 0\n",
                 "l.yaml:3:3: trainer.limit_train_batches: 0 trains nothing; remove it, or evaluate with train "
-                "--evaluate\n"
-                "l.yaml:4:3: trainer.limit_val_batches: 0 evaluates nothing; remove it, and data.val\n");
+                "--evaluate\n");
     wrong_flags(
         "  limit_val_batches: 2.5\n  overfit_batches: all\n",
         "l.yaml:3:3: trainer.limit_val_batches: is 2.5; give a number of batches, or a share of them up to 1.0\n"

@@ -328,7 +328,7 @@ static const struct dialect_rule trainer_rules[] = {
     FUNCTION("limit_train_batches", "training.limit_train_batches", lightning_limit,
              "`training.limit_train_batches`: a number, or a share of them; 1.0 is all, and 0 is refused"),
     FUNCTION("limit_val_batches", "training.eval_batches", lightning_limit,
-             "`training.eval_batches`: a number, or a share of them; 1.0 is all"),
+             "`training.eval_batches`: a number, or a share of them; 1.0 is all; 0: as if there were no data.val"),
     SILENT("limit_test_batches", "nothing is tested"),
     SILENT("limit_predict_batches", "nothing is predicted"),
     FUNCTION("overfit_batches", "training.overfit_batches", lightning_limit,

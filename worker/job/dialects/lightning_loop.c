@@ -174,7 +174,9 @@ void lightning_limit(struct dialect_use *u, const struct dialect_rule *r, const 
     } else if (number == 0 && training) {
         dt_config_problem(u->c, path, "0 trains nothing; remove it, or evaluate with train --evaluate");
     } else if (number == 0 && !overfits && dt_config_value(u->c, "data.val") != NULL) {
-        dt_config_problem(u->c, path, "0 evaluates nothing; remove it, and data.val");
+        dialect_inert(u, "data.val", "limit_val_batches 0 evaluates nothing");
+        dt_config_pass(u->c, "data.val");
+        dt_config_move(u->c, path, "data.val", cJSON_CreateNull());
     } else if (number > 0 && !is_all(value)) {
         dialect_give(u, path, r->to, cJSON_CreateNumber(number));
     }
