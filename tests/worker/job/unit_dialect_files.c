@@ -94,6 +94,40 @@ static void test_deepspeed(void **state)
 
 /* ---- accelerate ---- */
 
+/* DeepSpeed's defaults say nothing of a run that is not in fp16. */
+static void test_idle_scale(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fp16, *more;
+        double least;
+    } cases[] = {{"\"auto\"", "", -1},
+                 {"false", "", -1},
+                 {"true", "", 1},
+                 {"\"auto\"", ", \"training\": {\"precision\": 16}", 1},
+                 {"\"auto\"", ", \"training\": {\"precision\": \"fp16\"}", 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[512];
+        struct job job;
+        (void)snprintf(text, sizeof text,
+                       "{\"train_micro_batch_size_per_gpu\": 8, \"fp16\": {\"enabled\": %s, \"loss_scale\": 0, "
+                       "\"loss_scale_window\": 1000, \"initial_scale_power\": 16, \"hysteresis\": 2, "
+                       "\"min_loss_scale\": 1}%s}",
+                       cases[i].fp16, cases[i].more);
+        write_file("ds.json", text);
+        opened(&job, "ds.json", NULL, 1);
+        assert_null(job.idle_keys);
+        assert_true(job.loss_scaling.min_loss_scale == cases[i].least);
+        job_close(&job);
+    }
+    struct job job;
+    write_file("ds.json", "{\"train_micro_batch_size_per_gpu\": 8, \"fp16\": {\"enabled\": \"auto\", "
+                          "\"min_loss_scale\": 2}}");
+    opened(&job, "ds.json", NULL, 1);
+    assert_string_equal(job.idle_keys, "fp16.min_loss_scale (goes with training.precision 16-mixed or 16-true)");
+    job_close(&job);
+}
+
 static void test_accelerate(void **state)
 {
     (void)state;
@@ -672,6 +706,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_deepspeed),
+        cmocka_unit_test(test_idle_scale),
         cmocka_unit_test(test_accelerate),
         cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_training_arguments),

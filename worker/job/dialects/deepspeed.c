@@ -222,6 +222,21 @@ static void fp16_enabled(struct dialect_use *u, const struct dialect_rule *r, co
     }
 }
 
+/* 1 is DeepSpeed's default, and says nothing where the run is not in fp16. */
+static void least_scale(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    const cJSON *precision = dt_config_value(u->c, "training.precision");
+    enum dt_dtype compute = DT_F32, masters;
+    double number = 0;
+    if (cJSON_IsString(precision)) {
+        (void)dialect_precision(precision->valuestring, &compute, &masters);
+    }
+    bool half = compute == DT_F16 || (dt_config_number(precision, &number) && number == 16);
+    if (half || !cJSON_IsNumber(value) || value->valuedouble != 1) {
+        dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
+    }
+}
+
 /* Apex: its levels are precisions, and it scales as torch does. */
 static void amp(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
@@ -417,7 +432,7 @@ static const struct dialect_rule rules[] = {
     MOVE("fp16.loss_scale_window", "loss_scaling.loss_scale_window"),
     MOVE("fp16.hysteresis", "loss_scaling.hysteresis"),
     MOVE("fp16.consecutive_hysteresis", "loss_scaling.consecutive_hysteresis"),
-    MOVE("fp16.min_loss_scale", "loss_scaling.min_loss_scale"),
+    FUNCTION("fp16.min_loss_scale", "loss_scaling.min_loss_scale", least_scale, "`loss_scaling.min_loss_scale`"),
     WORDS("fp16.fp16_master_weights_and_grads", NULL,
           "false=|true=!masters are fp32; training.precision \"16-true\" has none; write that"),
     FUNCTION("amp", "training.precision", amp,
