@@ -87,10 +87,21 @@ static int64_t steps_between(const struct job_training *j, int64_t rows, const s
     return steps;
 }
 
+/* Samples of the part of an epoch behind the whole ones: of a share of its steps, rounded up as in Hugging Face's
+ * Trainer. */
+static int64_t part_of(const struct job_training *j, int64_t rows, const struct batch_split *s)
+{
+    double whole = floor(j->num_epochs);
+    struct batch_split of = split_in(j, s, (int64_t)whole);
+    double steps = (double)steps_of_epoch(j, rows, &of);
+    int64_t part = times((int64_t)(ceil(j->num_epochs * steps) - whole * steps), batch_of(&of));
+    return part < rows ? part : rows;
+}
+
 int64_t horizon_epoch_steps(const struct job_training *j, int64_t rows, const struct batch_split *s, int64_t epoch,
                             int64_t position)
 {
-    int64_t whole = (int64_t)floor(j->num_epochs), part = (int64_t)((j->num_epochs - (double)whole) * (double)rows);
+    int64_t whole = (int64_t)floor(j->num_epochs), part = part_of(j, rows, s);
     int64_t k = split_in(j, s, epoch).micro_steps;
     if (j->partial_accumulation == PARTIAL_CARRY) {
         int64_t micro = micro_of(rows, s), all = whole * micro + part / s->micro_batch,

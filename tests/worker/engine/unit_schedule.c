@@ -347,7 +347,7 @@ static int64_t steps_by_epoch(const struct trainer *t, int64_t per_micro, int64_
 static void test_steps_of_epochs(void **state)
 {
     (void)state;
-    static const double epochs[] = {0.25, 1, 2.5, 3, 7};
+    static const double epochs[] = {0.01, 0.25, 0.3, 1, 2.5, 3, 3.99, 7};
     static const enum partial_accumulation partial[] = {PARTIAL_STEP, PARTIAL_DROP};
     struct job job = {.training = {.max_steps = -1, .batch_size_per_gpu = 3}};
     struct trainer t = {.job = &job, .size = 2, .micro_steps = 2, .feeds.train = {.sample_count = 100}};
@@ -355,14 +355,14 @@ static void test_steps_of_epochs(void **state)
         for (size_t k = 0; k < 2; k++) {
             for (int64_t at = 0; at <= 300; at += 7) {
                 int64_t whole = (int64_t)epochs[i];
+                int64_t more = (int64_t)(ceil(epochs[i] * 8) - 8 * floor(epochs[i])); /* of 8 steps of 12 samples */
                 job.training.num_epochs = epochs[i];
                 job.training.partial_accumulation = partial[k];
                 t.run.epoch = at / 100;
                 t.run.position = at % 100;
                 t.run.step = at / 12;
                 trainer_count(&t);
-                assert_int_equal(t.run.total_steps,
-                                 steps_by_epoch(&t, 6, whole, (int64_t)((epochs[i] - (double)whole) * 100)));
+                assert_int_equal(t.run.total_steps, steps_by_epoch(&t, 6, whole, 12 * more < 100 ? 12 * more : 100));
             }
         }
     }

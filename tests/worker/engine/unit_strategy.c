@@ -702,7 +702,7 @@ static void test_epochs(void **state)
     static const struct {
         enum partial_accumulation partial;
         int steps;
-    } cases[] = {{PARTIAL_STEP, 5 + 2}, {PARTIAL_DROP, 4 + 2}, {PARTIAL_CARRY, 6}};
+    } cases[] = {{PARTIAL_STEP, 5 + 3}, {PARTIAL_DROP, 4 + 2}, {PARTIAL_CARRY, 6}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct ranks_outcome out;
         struct job job;
