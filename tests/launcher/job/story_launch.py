@@ -299,12 +299,13 @@ sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] != "2")
 
 def test_many_rounds_leak_nothing(tmp_path):
     rounds = 1000 if os.environ.get("DTRUN_ALL") else 200
-    text = f'if [ "$TORCHELASTIC_RESTART_COUNT" -ge {rounds} ] || [ "$TORCHELASTIC_RESTART_COUNT" = 2 ]; then ls /proc/$PPID/fd | wc -l >> {tmp_path}/fds; fi; ' \
+    counted = f'{{ [ "$n" -ge 2 ] && [ "$n" -le 6 ]; }} || [ "$n" -gt {rounds - 5} ]'  # on a busy machine what has ended may still be open in one of them
+    text = f'n=$TORCHELASTIC_RESTART_COUNT; if {counted}; then ls /proc/$PPID/fd | wc -l >> {tmp_path}/fds; fi; ' \
            f'if [ "$TORCHELASTIC_RESTART_COUNT" -ge {rounds} ]; then grep VmRSS /proc/$PPID/status >> {tmp_path}/rss; exit 0; fi; exit 1'
     result = shell(text, f"--max_restarts={rounds}", "--log_dir=/dev/null", timeout_s=5 * DEADLINE_S)
     assert result.code == 0, result
-    early, late = (int(x) for x in lines_of(tmp_path / "fds"))
-    assert late <= early + 1
+    open_files = [int(x) for x in lines_of(tmp_path / "fds")]
+    assert len(open_files) == 10 and min(open_files[5:]) <= min(open_files[:5]) + 1, open_files
     kib = int(lines_of(tmp_path / "rss")[0].split()[1])
     if "build-" not in DTRUN:  # sanitizers have their own memory
         assert kib < 8 * 1024
