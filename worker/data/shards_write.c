@@ -12,7 +12,13 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { BUFFER_BYTES = 1 << 18, PASSED_ON_BYTES = 1 << 23, SOURCES_LISTED = 10000, U16_VOCABULARY = 65536 };
+enum {
+    BUFFER_BYTES = 1 << 18,
+    PASSED_ON_BYTES = 1 << 23,
+    SOURCES_LISTED = 10000,
+    SOURCES_BYTES = 1 << 20, /* what is listed must fit what a reader takes */
+    U16_VOCABULARY = 65536
+};
 
 struct shard_writer {
     struct shard_set set;
@@ -167,8 +173,9 @@ static int end_shard(struct shard_writer *w, struct dt_error *err)
 
 void shard_writer_source(struct shard_writer *w, const char *name)
 {
-    if (w->source_count++ < SOURCES_LISTED) {
-        dt_text_puts(&w->sources, w->source_count > 1 ? ",\n    " : "\n    ");
+    bool listed = w->source_count++ < SOURCES_LISTED && w->sources.size < SOURCES_BYTES;
+    if (listed) {
+        dt_text_puts(&w->sources, w->sources.size > 0 ? ",\n    " : "\n    ");
         dt_text_json(&w->sources, name, strlen(name));
     }
 }

@@ -283,6 +283,32 @@ static void test_abandoned(void **state)
     assert_int_equal(rmdir(in("gone")), 0); /* nothing is left in it */
 }
 
+/* Of many sources with long names only as many are listed as a reader takes; all are counted. */
+static void test_many_sources(void **state)
+{
+    (void)state;
+    struct shard_writer *w = NULL;
+    struct shard s;
+    struct dt_error err = {0};
+    const int32_t ids[] = {1, 2, 3};
+    char name[1000];
+    memset(name, 'n', sizeof name - 1);
+    name[sizeof name - 1] = 0;
+    assert_int_equal(open_writer(&w, in("many"), "train", 8, false, &err), 0);
+    for (int i = 0; i < 9000; i++) {
+        shard_writer_source(w, name);
+    }
+    assert_int_equal(shard_writer_add(w, ids, 3, &err), 0);
+    assert_int_equal(shard_writer_finish(w, &err), 0);
+    assert_int_equal(shard_writer_commit(w, &err), 0);
+    shard_writer_close(w, false);
+    if (shard_open(&s, in("many/train-00000.bin"), &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+    assert_int_equal(s.info.source_count, 9000);
+    shard_close(&s);
+}
+
 /* Ids beyond 65535 make uint32 shards; the JSON has the tokenizer's hash and path. A writer that takes over complete
  * shards goes on behind them. */
 static void test_wide_and_resumed(void **state)
@@ -1053,6 +1079,7 @@ int main(void)
         cmocka_unit_test(test_a_shard_is_missing),
         cmocka_unit_test(test_literal_names),
         cmocka_unit_test(test_abandoned),
+        cmocka_unit_test(test_many_sources),
         cmocka_unit_test(test_wide_and_resumed),
         cmocka_unit_test(test_bad_shards),
         cmocka_unit_test(test_bad_info),
