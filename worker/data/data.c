@@ -336,11 +336,31 @@ static bool has_other_words(const struct data_source *s, const struct job_model 
     return other;
 }
 
+/* The first class whose name is the number of another one, if all names are numbers; -1: there is none. */
+static int first_renumbered(const struct data_source *s)
+{
+    int first = -1;
+    for (int i = s->class_count - 1; i >= 0; i--) {
+        long long k = 0;
+        if (!dt_parse_int64(s->classes[i], &k)) {
+            return -1;
+        }
+        first = k != i ? i : first;
+    }
+    return first;
+}
+
 int data_check_classes(const struct data_source *s, const struct job *job, const char *key, const char *words,
                        struct dt_error *err)
 {
     const struct job_model *m = &job->model;
-    int first = 0;
+    int first = 0, renumbered = first_renumbered(s);
+    if (m->class_count == 0 && renumbered >= 0) {
+        return dt_fail(err, DT_INVALID,
+                       "%s: %s: class %d is %s, and the model's classes have no other names than their numbers; make "
+                       "the data with --labels 0,1,... of all classes",
+                       key, words, renumbered, s->classes[renumbered]);
+    }
     if (data_compare_classes(m, s->classes, s->class_count, &first) == DATA_CLASSES_ALIKE || has_other_words(s, m)) {
         return 0;
     }
@@ -569,17 +589,20 @@ int data_batch(const struct data_source *s, const struct sampler *order, int64_t
                int ranks, struct batch *b, struct dt_error *err)
 {
     int64_t samples = 0;
+    struct batch derived = *b;
+    derived.layout = s->choices != NULL ? &s->layout : b->layout; /* a choice is one document, whatever ids it has */
     for (int64_t row = 0; row < b->samples; row++) {
         int64_t position = first + row * ranks + rank;
         if (position < order->sample_count) {
-            if (s->ops->read(s, sampler_at(order, epoch, position), epoch, b, row, err) != 0) {
+            if (s->ops->read(s, sampler_at(order, epoch, position), sampler_pass(order, epoch, position), b, row,
+                             err) != 0) {
                 return -1;
             }
             samples++;
         } else {
             clear_row(s, b, row);
         }
-        batch_derive(b, row);
+        batch_derive(&derived, row);
         batch_number(b, row, epoch * order->sample_count + position);
     }
     b->weight = s->targets >= 0 && s->layout.field[s->targets].type == DT_I32 ? count_targets(s, b) : samples;

@@ -146,7 +146,8 @@ static const uint32_t *order_of(const struct sampler *s, int64_t epoch)
     return m->order + i * s->sample_count;
 }
 
-static int64_t mixed(const struct sampler *s, int64_t number)
+/* The sample of a number in the run; *pass: how often its part was gone through before. */
+static int64_t mixed(const struct sampler *s, int64_t number, int64_t *pass)
 {
     const struct data_part *p = s->mixture->part;
     const struct sampler slots = {.sample_count = MIXTURE_BLOCK, .seed = s->seed, .shuffle = true};
@@ -158,15 +159,32 @@ static int64_t mixed(const struct sampler *s, int64_t number)
     const struct sampler own = {.sample_count = p->count,
                                 .seed = dt_mix64(s->seed + (uint64_t)(p - s->mixture->part) + 1),
                                 .shuffle = s->shuffle};
-    return p->first + sampler_at(&own, n / p->count, n % p->count);
+    *pass = n / p->count;
+    return p->first + sampler_at(&own, *pass, n % p->count);
+}
+
+/* The number of a position in a run over a mixture. */
+static int64_t number_of(const struct sampler *s, int64_t epoch, int64_t position)
+{
+    return position + (s->repeats ? 0 : epoch * (s->epoch_samples > 0 ? s->epoch_samples : s->sample_count));
+}
+
+int64_t sampler_pass(const struct sampler *s, int64_t epoch, int64_t position)
+{
+    int64_t pass = 0;
+    if (s->mixture == NULL) {
+        return epoch;
+    }
+    (void)mixed(s, number_of(s, epoch, position), &pass);
+    return s->repeats ? (epoch << 32) + pass : pass;
 }
 
 int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position)
 {
+    int64_t ignored;
     assert(position >= 0 && position < s->sample_count);
     if (s->mixture != NULL) {
-        int64_t before = s->repeats ? 0 : epoch * (s->epoch_samples > 0 ? s->epoch_samples : s->sample_count);
-        return mixed(s, before + position);
+        return mixed(s, number_of(s, epoch, position), &ignored);
     }
     if (!s->shuffle || s->sample_count < 2) {
         return position;

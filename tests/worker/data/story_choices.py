@@ -111,6 +111,22 @@ def test_a_run_evaluates_with_it(tmp_path):
         assert got["val_loss"] == pytest.approx(last["val_loss"], rel=1e-6) and got["val_acc"] == last["val_acc"]
 
 
+def test_ends_of_documents_in_items(tmp_path):
+    """data.document_mask is of texts: an item stays whole, whatever ids it has, in the run and after it, alone and beside a text."""
+    ids = training.byte_shard(tmp_path / "text.bin", "some words\0more words\0" * 200) if hasattr(training, "byte_shard") else None
+    text = tmp_path / "text.txt"
+    text.write_text("some words " * 400)
+    data = write(tmp_path / "items.jsonl", [{"context": "a\nb", "choices": ["c\n", "d"], "label": 0}, ITEM])
+    job = training.make_job(tmp_path, steps=4, data={"val": str(data), "document_mask": True, "document_end": 10},
+                            training={"eval_every_n_steps": 4, "eval_batches": 0})
+    assert training.train(job, tmp_path / "out", ranks=1).code == 0
+    with open(tmp_path / "out/metrics.jsonl") as f:
+        last = [json.loads(line) for line in f if "val_acc" in line][-1]
+    plain = numbers(evaluate(tmp_path, data, "--set", "data.document_mask=false", "--set", "data.document_end=null", model=tmp_path / "out", job=job))
+    masked = numbers(evaluate(tmp_path, data, model=tmp_path / "out", job=job))
+    assert masked["val_loss"] == plain["val_loss"] == pytest.approx(last["val_loss"], rel=1e-6)
+
+
 @pytest.mark.parametrize("line,says", [
     ('{"context": "a", "choices": ["b", "c"]}', "label: must be the number of the right choice, 0 to 1"),
     ('{"context": "a", "choices": ["b"], "label": 1}', "label: must be the number of the right choice, 0 to 0"),

@@ -2,6 +2,7 @@
 """data.train as a list with weights: shares are said, a run that goes on has the samples of one that was not stopped, and other weights are refused."""
 
 import json
+import random
 import struct
 
 import training
@@ -76,3 +77,23 @@ def test_lists_that_are_none(tmp_path):
     alone = run(job, tmp_path / "alone", 2, 1, f'data.train=[{{"path": "{a}", "weight": 7}}]')
     assert "% of the samples" not in alone.err
     assert json.loads((tmp_path / "alone" / "job.json").read_text())["data"]["train"] == a
+
+
+def test_images_are_cropped_anew_at_each_pass(tmp_path):
+    """A source of two images in a mixture with a larger one: each time that they come they are cropped and turned in another way."""
+    r = random.Random(1)
+    for name, count in (("a", 2), ("b", 40)):
+        for i in range(count):
+            folder = tmp_path / name / str(i % 2)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{i}.pgm").write_bytes(b"P5 16 16 255\n" + (bytes(r.randrange(256) for _ in range(256)) if name == "a" else bytes(256)))
+    job = tmp_path / "images.json"
+    job.write_text(json.dumps({
+        "model": {"name": "resnet", "image_size": 16, "num_channels": 1, "num_labels": 2, "embedding_size": 4, "hidden_sizes": [4], "depths": [1],
+                  "layer_type": "basic"},
+        "data": {"train": [{"path": str(tmp_path / x), "weight": 1} for x in "ab"]},
+        "transforms": {"random_crop": 16, "padding": 4, "random_horizontal_flip": 0.5},
+        "training": {"num_epochs": 2, "batch_size_per_gpu": 1, "learning_rate": 1e-12, "threads": 1}, "logging": {"log_every_n_steps": 1}}))
+    assert training.train(str(job), str(tmp_path / "out"), ranks=1).code == 0
+    losses = [json.loads(line)["loss"] for line in (tmp_path / "out" / "metrics.jsonl").open() if '"loss"' in line]
+    assert len(losses) == 84 and len(set(losses)) > 30
