@@ -1,8 +1,12 @@
 /* See the header. */
 #include "cmd/dtdata/labels.h"
 
+#include "base/scan.h"
+
 #include <float.h>
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,8 +104,27 @@ static bool are_numbers(const struct labels *l)
     return found;
 }
 
-void labels_end(struct labels *l)
+/* Adds the numbers below `classes` that no row has, if all names are such numbers. */
+static void fill_numbers(struct labels *l, int64_t classes)
 {
+    bool numbers = l->count > 0 && (int64_t)l->count < classes, found;
+    for (size_t i = 0; i < l->count && numbers; i++) {
+        char name[32];
+        long long k = 0;
+        numbers = dt_parse_int64(l->order[i].name, &k) && k >= 0 && k < classes;
+        (void)snprintf(name, sizeof name, "%lld", k);
+        numbers = numbers && strcmp(name, l->order[i].name) == 0; /* and not 01 */
+    }
+    for (int64_t k = 0; k < classes && numbers; k++) {
+        char name[32];
+        int size = snprintf(name, sizeof name, "%" PRId64, k);
+        insert(l, name, (size_t)size, &found);
+    }
+}
+
+void labels_end(struct labels *l, int64_t classes)
+{
+    fill_numbers(l, classes < LABELS_MOST ? classes : LABELS_MOST);
     bool numbers = are_numbers(l);
     for (size_t i = 0; i < l->count; i++) {
         size_t k = numbers ? (size_t)strtoul(l->order[i].name, NULL, 10) : i;

@@ -21,8 +21,9 @@ enum { LABELS_MOST = 100000 };
 int labels_parse(struct labels *l, const char *names, struct dt_error *err);
 /* Adds a name of the data, if it is new. DT_INVALID: it is empty, or the LABELS_MOST + 1st. */
 int labels_add(struct labels *l, const char *name, size_t size, struct dt_error *err);
-/* After the last one: if the names are the numbers 0 to n - 1, class k is k; else classes follow the names' bytes. */
-void labels_end(struct labels *l);
+/* After the last one: if the names are the numbers 0 to n - 1, or some of those below `classes` (0: unknown), class k is
+ * k; else classes follow the names' bytes. */
+void labels_end(struct labels *l, int64_t classes);
 /* The class of a label, or its number. DT_INVALID: there is none such. */
 int labels_value(const struct labels *l, const char *name, size_t size, double *out, struct dt_error *err);
 /* Appends the names as a JSON array. */

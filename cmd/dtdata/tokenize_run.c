@@ -136,7 +136,7 @@ static int know_labels(struct tokenize_run *r, struct dt_error *err)
         result = find_labels(r, &from->files[i], ignored, err);
     }
     free(ignored);
-    labels_end(&r->labels);
+    labels_end(&r->labels, r->classes);
     return result;
 }
 

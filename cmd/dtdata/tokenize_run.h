@@ -20,6 +20,7 @@ struct tokenize_run {
     size_t held_out;                   /* files */
     bool val;                          /* something is held out */
     bool usage;                        /* what failed is how the run was asked for, and not what it has read */
+    int64_t classes;                   /* of the model that the rows are for; 0: unknown */
     const struct corpus *label_corpus; /* the files whose labels are the classes; null: those of `corpus` */
     output_report *report;             /* null: nobody is told */
     void *report_context;

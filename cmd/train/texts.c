@@ -138,20 +138,37 @@ static int64_t model_number(const struct job_model *m, const char *key)
 }
 
 /* True if the model's key has this value, as JSON. */
-static bool model_is(const struct job_model *m, const char *key, const char *json)
+/* The value of a key of the model, as JSON; empty: it has no such key. */
+static void model_value(const struct job_model *m, const char *key, struct dt_text *out)
 {
     const struct dt_field *f = m->ops->fields;
     while (f->key != NULL && strcmp(f->key, key) != 0) {
         f++;
     }
-    struct dt_text text;
-    dt_text_init(&text);
+    dt_text_init(out);
     if (f->key != NULL) {
-        dt_config_format(f, m->sizes.bytes, &text);
+        dt_config_format(f, m->sizes.bytes, out);
     }
+}
+
+static bool model_is(const struct job_model *m, const char *key, const char *json)
+{
+    struct dt_text text;
+    model_value(m, key, &text);
     bool is = strcmp(dt_text_str(&text), json) == 0;
     dt_text_clear(&text);
     return is;
+}
+
+/* The number of classes of rows; 0: the data have none. */
+static int64_t class_count(const struct texts *x)
+{
+    struct dt_text text;
+    long long count = 0;
+    model_value(&x->job->model, "num_labels", &text);
+    bool has = x->job->data.label_key != NULL && !x->numbers && dt_parse_int64(dt_text_str(&text), &count);
+    dt_text_clear(&text);
+    return has ? count : 0;
 }
 
 static int check_model(struct texts *x, const struct source_texts *s, struct dt_error *err)
@@ -268,7 +285,8 @@ static uint64_t key_of(const struct texts *x, const struct source_texts *s)
                           x->coder.hash,
                           (uint64_t)x->coder.end,
                           (uint64_t)x->coder.pad,
-                          (uint64_t)x->coder.vocabulary};
+                          (uint64_t)x->coder.vocabulary,
+                          (uint64_t)class_count(x)};
     uint64_t hash = hash_files(&s->listed, XXH3_64bits(numbers, sizeof numbers));
     return x->job->data.label_key != NULL && x->labels == NULL ? hash_files(&x->all, hash) : hash;
 }
@@ -397,6 +415,7 @@ static int make_shards(const struct texts *x, const struct source_texts *s, cons
     r->report = report;
     r->report_context = &reports;
     r->label_corpus = &x->all;
+    r->classes = class_count(x);
     r->corpus.output = x->root;
     int result = tokenize_run_open(r, s->files.paths, s->files.count, err);
     if (result == 0) {

@@ -101,13 +101,13 @@ static void test_replace(void **state)
     }
 }
 
-static void add_labels(struct labels *l, const char *const *names)
+static void add_labels(struct labels *l, const char *const *names, int64_t classes)
 {
     struct dt_error err = {0};
     for (size_t i = 0; names[i] != NULL; i++) {
         assert_int_equal(labels_add(l, names[i], strlen(names[i]), &err), 0);
     }
-    labels_end(l);
+    labels_end(l, classes);
 }
 
 static void check_label(const struct labels *l, const char *name, int expected)
@@ -125,7 +125,7 @@ static void test_labels(void **state)
     struct dt_error err = {0};
     struct dt_text json;
     dt_text_init(&json);
-    add_labels(&l, (const char *const[]){"spam", "ham", "spam", "\xc3\xa4", NULL});
+    add_labels(&l, (const char *const[]){"spam", "ham", "spam", "\xc3\xa4", NULL}, 0);
     check_label(&l, "ham", 0);
     check_label(&l, "spam", 1);
     check_label(&l, "\xc3\xa4", 2);
@@ -133,12 +133,24 @@ static void test_labels(void **state)
     labels_json(&l, &json);
     assert_string_equal(json.data, "[\"ham\", \"spam\", \"\xc3\xa4\"]");
     labels_clear(&l);
-    add_labels(&l, (const char *const[]){"10", "9", "8", "7", "6", "5", "4", "3", "2", "1", "0", NULL});
+    add_labels(&l, (const char *const[]){"10", "9", "8", "7", "6", "5", "4", "3", "2", "1", "0", NULL}, 0);
     check_label(&l, "2", 2);
     check_label(&l, "10", 10);
     labels_clear(&l);
-    add_labels(&l, (const char *const[]){"2", "0", NULL}); /* not the numbers to n - 1 */
+    add_labels(&l, (const char *const[]){"2", "0", NULL}, 0); /* not the numbers to n - 1 */
     check_label(&l, "2", 1);
+    labels_clear(&l);
+    add_labels(&l, (const char *const[]){"2", "0", NULL}, 3); /* but numbers of the model's classes */
+    check_label(&l, "2", 2);
+    check_label(&l, "1", 1);
+    assert_int_equal(l.count, 3);
+    labels_clear(&l);
+    add_labels(&l, (const char *const[]){"3", "1", NULL}, 3); /* beyond them: as names */
+    check_label(&l, "1", 0);
+    assert_int_equal(l.count, 2);
+    labels_clear(&l);
+    add_labels(&l, (const char *const[]){"02", "0", NULL}, 3);
+    check_label(&l, "02", 1);
     labels_clear(&l);
     assert_int_equal(labels_parse(&l, "b,a", &err), 0);
     check_label(&l, "b", 0);

@@ -120,6 +120,8 @@ def test_evaluated_classes(tmp_path):
     # a model without names
     assert training.train(job, str(tmp_path / "nameless"), ranks=1, sets=[f"data.train={tmp_path}/padded.safetensors"]).code == 0
     assert evaluate(rows(tmp_path / "other.safetensors", names=["z", "y", "x"]), tmp_path / "nameless").returncode == 0
+    r = evaluate(rows(tmp_path / "other.safetensors", names=["0", "2", "3"]), tmp_path / "nameless")  # numbers of classes, but not these
+    assert r.returncode == 2 and "class 1 is 2, and the model's classes have no other names than their numbers" in r.stderr, r
 
 
 def test_going_on_with_moved_classes(tmp_path):

@@ -412,6 +412,21 @@ def test_classes_of_the_model(tmp_path, place):
     assert json.loads((tmp_path / "new" / "model" / "config.json").read_text())["id2label"] == {"0": "ham!", "1": "other!", "2": "spam!"}
 
 
+def test_numbers_of_classes_with_a_gap(tmp_path, place):
+    """Labels that are numbers of the model's classes are those, also where a class has no row: in training, and for a model without names."""
+    told = [(kind, f"{word} {word} {word} {i}") for i in range(20) for kind, word in ((0, "fox"), (1, "dogs"), (2, "song"))]
+    a, gap = kinds(tmp_path / "a.csv", told), kinds(tmp_path / "gap.csv", [x for x in told[:18] if x[0] != 1])
+    job = bert(tmp_path, place, train=str(a), val=str(gap), label_key="kind", training_keys={"max_steps": 60, "learning_rate": 1e-2, "batch_size_per_gpu": 6})
+    out = tmp_path / "out"
+    train(job, out)
+    config = json.loads((out / "model" / "config.json").read_text())
+    config["id2label"], config["label2id"] = {str(k): f"LABEL_{k}" for k in range(3)}, {f"LABEL_{k}": k for k in range(3)}
+    (out / "model" / "config.json").write_text(json.dumps(config))
+    assert accuracy(evaluate(out / "model", job, f"data.train={tmp_path}/none")) == 1
+    train(job, tmp_path / "short", sets=[f"data.train={gap}", "training.max_steps=1"])
+    assert json.loads((tmp_path / "short" / "model" / "config.json").read_text())["id2label"] == {"0": "0", "1": "1", "2": "2"}
+
+
 def test_keys_of_texts_beside_shards(tmp_path):
     """Shards hold ids: what says how texts are read has no effect, and that is said."""
     text = tmp_path / "text.txt"
