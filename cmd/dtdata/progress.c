@@ -135,6 +135,7 @@ static int end_naming(struct progress *p, const char *dir, struct dt_error *err)
         free(of[1]);
     }
     if (result == 0 && p->naming == NAMING_DONE) {
+        p->settled = key == p->key;
         char *path = path_of(p);
         (void)unlink(path);
         free(path);

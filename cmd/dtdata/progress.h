@@ -24,6 +24,7 @@ struct progress {
     int lock;
     uint64_t key;
     bool made;    /* DIR was not there before */
+    bool settled; /* the same run was killed when its shards were complete, and they have their names now */
     bool resumes; /* false: the input is a pipe, which cannot be read again */
     enum naming naming;
     bool rows; /* the files that get their names are shard_set_row_files */

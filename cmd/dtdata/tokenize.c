@@ -43,6 +43,7 @@ static void say_all(const struct tokenize_run *r)
 static int give_up(struct tokenize_run *r, struct dt_error *err)
 {
     int number = stop_signal();
+    bool settled = r->progress.settled && err->status == DT_USAGE;
     char *folder = dt_strdup(r->progress.folder != NULL ? r->progress.folder : "");
     bool kept = tokenize_run_give_up(r, err);
     if (number != 0) {
@@ -50,6 +51,13 @@ static int give_up(struct tokenize_run *r, struct dt_error *err)
                       kept ? "the same command goes on" : "nothing was written");
     }
     int code = number != 0 ? 128 + number : err->status == DT_USAGE ? DT_EXIT_USAGE : DT_EXIT_FAILED;
+    if (settled) {
+        dt_text_say(stderr,
+                    "dtdata: %s: this command was killed when its shards were complete; they have their names now",
+                    r->o.output.dir);
+        free(folder);
+        return DT_EXIT_DONE;
+    }
     (void)command_fail(err, code);
     if (kept && number == 0) {
         dt_text_say(stderr, "dtdata: complete shards are kept in %s; the same command goes on", folder);

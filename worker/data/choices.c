@@ -219,10 +219,12 @@ static int open_coder(struct coder *c, struct data_source *s, const struct job *
     char *path = find_tokenizer(job);
     *c = (struct coder){.prefix_id = -1};
     if (path == NULL) {
-        return vocabulary <= BYTE_IDS ? 0
-                                      : dt_fail(err, DT_INVALID,
-                                                "multiple choice needs the tokenizer, and there is no tokenizer.json "
-                                                "beside the weights nor as data.tokenizer; set data.tokenizer");
+        bool bytes = job->data.tokenizer != NULL && strcmp(job->data.tokenizer, "bytes") == 0;
+        return vocabulary <= BYTE_IDS || bytes
+                   ? 0
+                   : dt_fail(err, DT_INVALID,
+                             "multiple choice needs the tokenizer, and there is no tokenizer.json "
+                             "beside the weights nor as data.tokenizer; set data.tokenizer");
     }
     cJSON *tokens = NULL;
     int rc = tokenizer_open(&c->tokenizer, path, err);

@@ -111,6 +111,14 @@ def test_a_run_evaluates_with_it(tmp_path):
         assert got["val_loss"] == pytest.approx(last["val_loss"], rel=1e-6) and got["val_acc"] == last["val_acc"]
 
 
+def test_bytes_of_a_larger_vocabulary(tmp_path):
+    """data.tokenizer "bytes" says it, also where a model has more ids than bytes."""
+    data = write(tmp_path / "items.jsonl", [ITEM])
+    job = training.make_job(tmp_path, steps=2, model={"vocab_size": 300}, data={"val": str(data), "tokenizer": "bytes"}, training={"eval_every_n_steps": 2})
+    assert training.train(job, tmp_path / "out", ranks=1).code == 0
+    assert numbers(evaluate(tmp_path, data, model=tmp_path / "out", job=job))["val_items"] == 1
+
+
 def test_ends_of_documents_in_items(tmp_path):
     """data.document_mask is of texts: an item stays whole, whatever ids it has, in the run and after it, alone and beside a text."""
     ids = training.byte_shard(tmp_path / "text.bin", "some words\0more words\0" * 200) if hasattr(training, "byte_shard") else None
