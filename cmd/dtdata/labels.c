@@ -3,6 +3,7 @@
 
 #include "base/scan.h"
 
+#include <cjson/cJSON.h>
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
@@ -54,9 +55,33 @@ static void insert(struct labels *l, const char *name, size_t size, bool *found)
     l->count++;
 }
 
+/* ["a, b", "c"], for names with commas. */
+static int parse_array(struct labels *l, const char *names, struct dt_error *err)
+{
+    cJSON *list = cJSON_Parse(names);
+    const cJSON *name;
+    int result = cJSON_GetArraySize(list) > 0 ? 0 : dt_fail(err, DT_INVALID, "--labels %s: no array of names", names);
+    cJSON_ArrayForEach(name, list)
+    {
+        const char *text = cJSON_GetStringValue(name);
+        bool found = false;
+        if (result == 0 && (text == NULL || *text == 0)) {
+            result = dt_fail(err, DT_INVALID, "--labels %s: a name is empty, or no string", names);
+        } else if (result == 0) {
+            insert(l, text, strlen(text), &found);
+            result = found ? dt_fail(err, DT_INVALID, "--labels %s: %s stands there twice", names, text) : 0;
+        }
+    }
+    cJSON_Delete(list);
+    return result;
+}
+
 int labels_parse(struct labels *l, const char *names, struct dt_error *err)
 {
     l->given = true;
+    if (*names == '[') {
+        return parse_array(l, names, err);
+    }
     for (const char *at = names;; at++) {
         size_t size = strcspn(at, ",");
         bool found = false;

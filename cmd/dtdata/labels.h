@@ -17,7 +17,8 @@ struct labels {
 };
 enum { LABELS_MOST = 100000 };
 
-/* Names in the order of the classes: "ham,spam". DT_INVALID: one is empty, or stands there twice. */
+/* Names in the order of the classes: "ham,spam", or a JSON array of them. DT_INVALID: one is empty, or stands there
+ * twice. */
 int labels_parse(struct labels *l, const char *names, struct dt_error *err);
 /* Adds a name of the data, if it is new. DT_INVALID: it is empty, or the LABELS_MOST + 1st. */
 int labels_add(struct labels *l, const char *name, size_t size, struct dt_error *err);

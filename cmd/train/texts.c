@@ -50,7 +50,7 @@ struct texts {
     int count;
     struct source_texts *of;
     struct corpus all;  /* the files of all sources that are text, which decide the classes of rows */
-    const char *labels; /* the model's classes, in their order: "a,b"; null: classes are those of the data */
+    const char *labels; /* the model's classes, in their order, as JSON; null: classes are those of the data */
     char *root;         /* the cache */
 };
 
@@ -523,7 +523,7 @@ static int compare_classes(const struct texts *x, const char *shards, enum data_
     return rc;
 }
 
-/* The model's classes as --labels takes them; null: it has none, or one that cannot stand there. */
+/* The model's classes as --labels takes them; null: one of them is empty, or stands there twice. */
 static const char *join_classes(struct job *job)
 {
     const struct job_model *m = &job->model;
@@ -532,8 +532,10 @@ static const char *join_classes(struct job *job)
     struct dt_error ignored;
     dt_text_init(&all);
     for (int i = 0; i < m->class_count; i++) {
-        dt_text_printf(&all, "%s%s", i > 0 ? "," : "", m->classes[i]);
+        dt_text_puts(&all, i > 0 ? "," : "[");
+        dt_text_json(&all, m->classes[i], strlen(m->classes[i]));
     }
+    dt_text_puts(&all, "]");
     bool good = labels_parse(&l, dt_text_str(&all), &ignored) == 0 && l.count == (size_t)m->class_count;
     const char *joined = good ? dt_arena_strdup(&job->arena, dt_text_str(&all)) : NULL;
     labels_clear(&l);

@@ -157,6 +157,15 @@ static void test_labels(void **state)
     check_label(&l, "a", 1);
     check_label(&l, "", -1);
     labels_clear(&l);
+    assert_int_equal(labels_parse(&l, "[\"b, c\", \"a\"]", &err), 0);
+    check_label(&l, "b, c", 0);
+    check_label(&l, "a", 1);
+    labels_clear(&l);
+    static const char *const wrong[] = {"[]", "[\"a\", \"a\"]", "[\"a\", \"\"]", "[1]", "[\"a\""};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(labels_parse(&l, wrong[i], &err), -1);
+        labels_clear(&l);
+    }
     assert_int_equal(labels_parse(&l, "b,a,b", &err), -1);
     assert_string_equal(err.text, "--labels b,a,b: b stands there twice");
     labels_clear(&l);

@@ -412,6 +412,18 @@ def test_classes_of_the_model(tmp_path, place):
     assert json.loads((tmp_path / "new" / "model" / "config.json").read_text())["id2label"] == {"0": "ham!", "1": "other!", "2": "spam!"}
 
 
+def test_names_with_commas(tmp_path, place):
+    """Classes of a model may have any names, also where the texts' own order is another one."""
+    told = [(kind, f"{word} {word} {word} {i}") for i in range(20) for kind, word in (("a, b", "fox"), ('c "d"', "dogs"), ("[e]", "song"))]
+    a = tmp_path / "a.csv"
+    a.write_text("kind,body\n" + "".join('"{}",{}\n'.format(kind.replace('"', '""'), body) for kind, body in told))
+    some = tmp_path / "some.csv"
+    some.write_text("kind,body\n" + "".join('"{}",{}\n'.format(kind.replace('"', '""'), body) for kind, body in told[:9] if kind != "[e]"))
+    job = bert(tmp_path, place, train=str(a), val=str(a), label_key="kind", training_keys={"max_steps": 60, "learning_rate": 1e-2, "batch_size_per_gpu": 6})
+    train(job, tmp_path / "out")
+    assert accuracy(evaluate(tmp_path / "out", job, f"data.val={some}", f"data.train={tmp_path}/none")) == 1
+
+
 def test_numbers_of_classes_with_a_gap(tmp_path, place):
     """Labels that are numbers of the model's classes are those, also where a class has no row: in training, and for a model without names."""
     told = [(kind, f"{word} {word} {word} {i}") for i in range(20) for kind, word in ((0, "fox"), (1, "dogs"), (2, "song"))]
