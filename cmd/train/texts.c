@@ -31,7 +31,7 @@
 enum { ENTRY_BYTES = 1 << 16, ENTRY_VERSION = 2, SHARD_TOKENS = 100000000 };
 /* Of labelled rows 1 were cut by tokenizer.json before data.sequence_length; in version 1 of texts, and 2 of rows, ids
  * could differ at borders of blocks. */
-enum { ROWS_VERSION = 3 };
+enum { ROWS_VERSION = 4 }; /* 3 kept the stride and strategy of tokenizer.json beside data.sequence_length */
 
 /* One data.train, one of its list, or one of a set of data.val. */
 struct source_texts {

@@ -135,6 +135,12 @@ def test_rows_are_cut(tmp_path):
         out, _ = dtdata("inspect", "--tokenizer", folder, tmp_path / "o/train-00000.safetensors")
         assert f"row 2, {most} ids" in out
         assert ("cut 1 row to --max_length, or else to what tokenizer.json says; the first is" in err) == cut, err
+    tokenizer["truncation"] |= {"strategy": "OnlySecond", "stride": 128}  # of answers in a text: neither is of rows that are cut to a length
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    dtdata("tokenize", "-o", tmp_path / "o", "--overwrite", "--tokenizer", folder, "--label_column", "label", "--max_length", 16, tmp_path / "a.csv")
+    assert "row 2, 16 ids" in dtdata("inspect", "--tokenizer", folder, tmp_path / "o/train-00000.safetensors")[0]
+    _, err = dtdata("tokenize", "-o", tmp_path / "o", "--overwrite", "--tokenizer", folder, "--label_column", "label", tmp_path / "a.csv", code=1)
+    assert "OnlySecond, but there is one text" in err
 
 
 MARK = b"\xef\xbb\xbf"

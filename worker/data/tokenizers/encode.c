@@ -259,6 +259,8 @@ int tokenizer_encode_pair(const struct tokenizer *t, struct tokenizer_scratch *s
     if (max_length > 0) {
         truncation.given = true;
         truncation.max_length = max_length;
+        truncation.strategy = LONGEST_FIRST;
+        truncation.stride = 0;
     }
     size_t added = postprocessor_added(t->postprocessor, b != NULL);
     size_t whole = s->first.count + s->second.count;

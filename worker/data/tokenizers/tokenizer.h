@@ -73,8 +73,8 @@ struct token_sequence {
 };
 void token_sequence_clear(struct token_sequence *q);
 /* Encodes a text, or a pair (second: null if there is none), with special tokens, and with the
- * truncation of tokenizer.json; max_length > 0 takes the place of its max_length (strategy, side
- * and stride stay; longest_first and right if the file has none). Replaces what `out` held. */
+ * truncation of tokenizer.json; max_length > 0 takes its place, as truncation=True of transformers does: the longest
+ * first, without a stride, on the side that the file says (right if it says none). Replaces what `out` held. */
 int tokenizer_encode_pair(const struct tokenizer *t, struct tokenizer_scratch *s, const char *text, size_t size,
                           const char *second, size_t second_size, int64_t max_length, struct token_sequence *out,
                           struct dt_error *err);
