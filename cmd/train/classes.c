@@ -2,6 +2,9 @@
 #include "cmd/train/classes.h"
 
 #include "base/file.h"
+#include "cmd/dtdata/labels.h"
+#include "worker/data/rows.h"
+#include "worker/data/safetensors.h"
 #include "worker/job/folder.h"
 #include "worker/model/hf_config.h"
 #include "worker/run/model_source.h"
@@ -88,4 +91,47 @@ int train_find_classes(struct job *job, const char *checkpoint, struct dt_error 
     }
     cJSON_Delete(config);
     return rc;
+}
+
+int train_compare_classes(const struct job *job, const char *shards, enum data_classes *out, struct dt_error *err)
+{
+    struct data_files files;
+    struct st_file *f = NULL;
+    if (data_files_open(&files, shards, true, err) != 0) {
+        return -1;
+    }
+    int rc = st_open(&f, files.paths[0], err), count = 0, first;
+    const char *text = rc == 0 ? st_metadata(f, "label_names") : NULL;
+    cJSON *list = text != NULL ? cJSON_Parse(text) : NULL;
+    const char **names = dt_alloc((size_t)cJSON_GetArraySize(list) * sizeof *names + 1);
+    const cJSON *name;
+    cJSON_ArrayForEach(name, list)
+    {
+        names[count++] = cJSON_IsString(name) ? name->valuestring : "";
+    }
+    *out = data_compare_classes(&job->model, names, count, &first);
+    free(names);
+    cJSON_Delete(list);
+    st_close(f);
+    data_files_close(&files);
+    return rc;
+}
+
+const char *train_join_classes(struct job *job)
+{
+    const struct job_model *m = &job->model;
+    struct dt_text all;
+    struct labels l = {0};
+    struct dt_error ignored;
+    dt_text_init(&all);
+    for (int i = 0; i < m->class_count; i++) {
+        dt_text_puts(&all, i > 0 ? "," : "[");
+        dt_text_json(&all, m->classes[i], strlen(m->classes[i]));
+    }
+    dt_text_puts(&all, "]");
+    bool good = labels_parse(&l, dt_text_str(&all), &ignored) == 0 && l.count == (size_t)m->class_count;
+    const char *joined = good ? dt_arena_strdup(&job->arena, dt_text_str(&all)) : NULL;
+    labels_clear(&l);
+    dt_text_clear(&all);
+    return joined;
 }

@@ -9,8 +9,8 @@
 #include "base/scan.h"
 #include "base/text.h"
 #include "cmd/dtdata/tokenize_run.h"
+#include "cmd/train/classes.h"
 #include "worker/data/rows.h"
-#include "worker/data/safetensors.h"
 #include "worker/engine/world.h"
 
 #include <cjson/cJSON.h>
@@ -29,9 +29,9 @@
 #define ENTRY_FILE "texts.json" /* written last */
 #define REPORT_S 10.0
 enum { ENTRY_BYTES = 1 << 16, ENTRY_VERSION = 2, SHARD_TOKENS = 100000000 };
-/* Of labelled rows 1 were cut by tokenizer.json before data.sequence_length; in version 1 of texts, and 2 of rows, ids
- * could differ at borders of blocks. */
-enum { ROWS_VERSION = 4 }; /* 3 kept the stride and strategy of tokenizer.json beside data.sequence_length */
+/* Labelled rows of version 1 were cut by tokenizer.json before data.sequence_length, those of 3 with its stride and
+ * strategy. In version 1 of texts, and 2 of rows, ids could differ at borders of blocks. */
+enum { ROWS_VERSION = 4 };
 
 /* One data.train, one of its list, or one of a set of data.val. */
 struct source_texts {
@@ -498,51 +498,6 @@ static int find_or_make(const struct texts *x, const struct source_texts *s, cha
 
 /* ---- the classes ---- */
 
-/* How the classes of an entry's rows stand to the model's. */
-static int compare_classes(const struct texts *x, const char *shards, enum data_classes *out, struct dt_error *err)
-{
-    struct data_files files;
-    struct st_file *f = NULL;
-    if (data_files_open(&files, shards, true, err) != 0) {
-        return -1;
-    }
-    int rc = st_open(&f, files.paths[0], err), count = 0, first;
-    const char *text = rc == 0 ? st_metadata(f, "label_names") : NULL;
-    cJSON *list = text != NULL ? cJSON_Parse(text) : NULL;
-    const char **names = dt_alloc((size_t)cJSON_GetArraySize(list) * sizeof *names + 1);
-    const cJSON *name;
-    cJSON_ArrayForEach(name, list)
-    {
-        names[count++] = cJSON_IsString(name) ? name->valuestring : "";
-    }
-    *out = data_compare_classes(&x->job->model, names, count, &first);
-    free(names);
-    cJSON_Delete(list);
-    st_close(f);
-    data_files_close(&files);
-    return rc;
-}
-
-/* The model's classes as --labels takes them; null: one of them is empty, or stands there twice. */
-static const char *join_classes(struct job *job)
-{
-    const struct job_model *m = &job->model;
-    struct dt_text all;
-    struct labels l = {0};
-    struct dt_error ignored;
-    dt_text_init(&all);
-    for (int i = 0; i < m->class_count; i++) {
-        dt_text_puts(&all, i > 0 ? "," : "[");
-        dt_text_json(&all, m->classes[i], strlen(m->classes[i]));
-    }
-    dt_text_puts(&all, "]");
-    bool good = labels_parse(&l, dt_text_str(&all), &ignored) == 0 && l.count == (size_t)m->class_count;
-    const char *joined = good ? dt_arena_strdup(&job->arena, dt_text_str(&all)) : NULL;
-    labels_clear(&l);
-    dt_text_clear(&all);
-    return joined;
-}
-
 /* The shards of a source. Rows whose classes have other numbers than the model's get those, by their names, unless a
  * training has new ones. */
 static int find_shards(struct texts *x, const struct source_texts *s, char **out, struct dt_error *err)
@@ -554,11 +509,11 @@ static int find_shards(struct texts *x, const struct source_texts *s, char **out
         return -1;
     }
     if (job->data.label_key != NULL && !x->numbers && job->model.class_count > 0 &&
-        compare_classes(x, *out, &are, err) != 0) {
+        train_compare_classes(job, *out, &are, err) != 0) {
         return dt_wrap(err, "%s", s->key);
     }
     bool renumber = are == DATA_CLASSES_MOVED || (are == DATA_CLASSES_OTHER && job->evaluates);
-    if (renumber && (x->labels = join_classes(job)) != NULL) {
+    if (renumber && (x->labels = train_join_classes(job)) != NULL) {
         free(*out);
         *out = NULL;
         return find_or_make(x, s, out, err);

@@ -128,28 +128,14 @@ static bool is_there(const struct shard_set *s, int number, bool aside_too)
     return there;
 }
 
-/* Sets the files aside of an earlier run that has more of them. */
-static int set_further_aside(const struct shard_set *s, struct dt_error *err)
+/* Sets the files aside of an earlier run that has more of them, or takes them back. */
+static int move_further(const struct shard_set *s, bool back, struct dt_error *err)
 {
     int result = 0;
-    for (int number = s->count; result == 0 && is_there(s, number, false); number++) {
+    for (int number = s->count; result == 0 && is_there(s, number, back); number++) {
         for (int i = 0; s->suffixes[i] != NULL && result == 0; i++) {
             char *path = shard_set_path(s, number, s->suffixes[i]), *aside = aside_path(s, number, s->suffixes[i]);
-            result = move_one(path, aside, err);
-            free(aside);
-            free(path);
-        }
-    }
-    return result;
-}
-
-static int restore_further(const struct shard_set *s, struct dt_error *err)
-{
-    int result = 0;
-    for (int number = s->count; result == 0 && is_there(s, number, true); number++) {
-        for (int i = 0; s->suffixes[i] != NULL && result == 0; i++) {
-            char *path = shard_set_path(s, number, s->suffixes[i]), *aside = aside_path(s, number, s->suffixes[i]);
-            result = move_one(aside, path, err);
+            result = move_one(back ? aside : path, back ? path : aside, err);
             free(aside);
             free(path);
         }
@@ -196,7 +182,7 @@ int shard_set_name(struct shard_set *s, struct dt_error *err)
             result = replace_one(s, number, s->suffixes[i], err);
         }
     }
-    result = result == 0 ? set_further_aside(s, err) : result;
+    result = result == 0 ? move_further(s, false, err) : result;
     result = result == 0 ? dt_file_sync_dir(s->dir, err) : result;
     if (result != 0) {
         (void)shard_set_unname(s, &ignored);
@@ -215,7 +201,7 @@ int shard_set_unname(struct shard_set *s, struct dt_error *err)
             result = restore_one(s, number, s->suffixes[i], err);
         }
     }
-    result = result == 0 ? restore_further(s, err) : result;
+    result = result == 0 ? move_further(s, true, err) : result;
     if (result == 0 && made_together(path) < 0) {
         (void)unlink(path);
     }

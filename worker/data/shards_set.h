@@ -42,7 +42,7 @@ extern const char *const shard_set_token_files[], *const shard_set_row_files[];
 /* Gives all files their names. After an error the earlier run's files are unchanged. */
 int shard_set_name(struct shard_set *s, struct dt_error *err);
 /* Takes that back, as far as it came: an earlier run's files have their names again, ours lie in the work folder.
- * Of s it needs dir, prefix, suffixes and count. May be repeated. */
+ * The set needs dir, prefix, suffixes and count. May be repeated. */
 int shard_set_unname(struct shard_set *s, struct dt_error *err);
 /* Ends it: the list says that the set is complete, and the files of an earlier run are removed. Needs the same of s,
  * and may be repeated. */

@@ -55,7 +55,7 @@ static void close_tokens(struct data_source *s)
     s->state = NULL;
 }
 
-/* What reading a large file has found. A plan and its run open the same data, and whoever looks for a batch size
+/* Large files that were read whole, with what was found. A plan and its run open the same data, and whoever looks for a batch size
  * opens it for each size. */
 static struct {
     pthread_mutex_t lock;

@@ -283,7 +283,7 @@ static void test_abandoned(void **state)
     assert_int_equal(rmdir(in("gone")), 0); /* nothing is left in it */
 }
 
-/* Of many sources with long names only as many are listed as a reader takes; all are counted. */
+/* Sources with long names are listed as far as a reader takes them; all are counted. */
 static void test_many_sources(void **state)
 {
     (void)state;
