@@ -594,8 +594,8 @@ int data_batch(const struct data_source *s, const struct sampler *order, int64_t
     for (int64_t row = 0; row < b->samples; row++) {
         int64_t position = first + row * ranks + rank;
         if (position < order->sample_count) {
-            if (s->ops->read(s, sampler_at(order, epoch, position), sampler_pass(order, epoch, position), b, row,
-                             err) != 0) {
+            int64_t pass, sample = sampler_draw(order, epoch, position, &pass);
+            if (s->ops->read(s, sample, pass, b, row, err) != 0) {
                 return -1;
             }
             samples++;

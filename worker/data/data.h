@@ -182,9 +182,9 @@ void sampler_regroup(struct sampler *s, int64_t group);
 /* Maps a position in an epoch, 0 to sample_count - 1, to a sample. An order with memory makes the whole
  * epoch when it is first asked for; then one thread at a time may call. */
 int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position);
-/* How often the sample at a position was drawn before: the epoch, or of a mixture the passes over its part. What is
+/* The same; *pass: how often the sample was drawn before, the epoch, or of a mixture the passes over its part. What is
  * random about a sample follows from this and the sample alone. */
-int64_t sampler_pass(const struct sampler *s, int64_t epoch, int64_t position);
+int64_t sampler_draw(const struct sampler *s, int64_t epoch, int64_t position, int64_t *pass);
 
 /* Fills one micro-batch of a rank, b, which is in host memory. Row r gets the sample at position
  * first + r * ranks + rank of the epoch, so rank k takes samples k, k + ranks, ... A position >=

@@ -169,25 +169,23 @@ static int64_t number_of(const struct sampler *s, int64_t epoch, int64_t positio
     return position + (s->repeats ? 0 : epoch * (s->epoch_samples > 0 ? s->epoch_samples : s->sample_count));
 }
 
-int64_t sampler_pass(const struct sampler *s, int64_t epoch, int64_t position)
+int64_t sampler_draw(const struct sampler *s, int64_t epoch, int64_t position, int64_t *pass)
 {
-    int64_t pass = 0;
-    if (s->mixture == NULL) {
-        return epoch;
-    }
-    (void)mixed(s, number_of(s, epoch, position), &pass);
-    return s->repeats ? (epoch << 32) + pass : pass;
-}
-
-int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position)
-{
-    int64_t ignored;
     assert(position >= 0 && position < s->sample_count);
+    *pass = epoch;
     if (s->mixture != NULL) {
-        return mixed(s, number_of(s, epoch, position), &ignored);
+        int64_t sample = mixed(s, number_of(s, epoch, position), pass);
+        *pass += s->repeats ? epoch << 32 : 0;
+        return sample;
     }
     if (!s->shuffle || s->sample_count < 2) {
         return position;
     }
     return s->memory != NULL ? order_of(s, epoch)[position] : permuted(s, epoch, position);
+}
+
+int64_t sampler_at(const struct sampler *s, int64_t epoch, int64_t position)
+{
+    int64_t ignored;
+    return sampler_draw(s, epoch, position, &ignored);
 }
