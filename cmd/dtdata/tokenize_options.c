@@ -64,6 +64,7 @@ static int parse_one(struct tokenize_options *o, int c, const char *text)
     case 'f':
         return parse_format(text, &o->format);
     case 'k':
+        o->record_option = "--text_key";
         o->records.text_key = text;
         return 0;
     case 'p':
@@ -83,6 +84,7 @@ static int parse_one(struct tokenize_options *o, int c, const char *text)
     case 'u':
         return parse_word("--encoding_errors", text, "replace", &o->records.replace);
     case 'b':
+        o->record_option = "--on_bad_record";
         return parse_word("--on_bad_record", text, "skip", &o->records.skip);
     case 'j':
         code = parse_number("--threads", text, THREADS_MOST, &threads);
@@ -106,6 +108,9 @@ static int check(const struct tokenize_options *o)
                                                          : NULL;
     if (o->records.label_key == NULL && row_option != NULL) {
         return command_usage("%s: is for labelled rows; give --label_column as well", row_option);
+    }
+    if (o->records.label_key != NULL && o->end != NULL) {
+        return command_usage("--end: is for documents; labelled rows end as the tokenizer's template ends them");
     }
     if (o->labels != NULL && o->regression) {
         return command_usage("--labels: labels of --regression are numbers; give one of the two");

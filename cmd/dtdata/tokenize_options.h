@@ -10,6 +10,7 @@ struct tokenize_options {
     struct record_form records;
     enum source_kind format;
     const char *labels; /* null: those of the data */
+    const char *record_option; /* an option that only records have; null: none was given */
     bool regression;
     int64_t max_length;
     double val; /* -1: not given */

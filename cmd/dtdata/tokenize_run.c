@@ -34,6 +34,10 @@ static int collect(struct tokenize_run *r, char *const *paths, size_t count, str
     if (corpus_check(&r->corpus, paths, count, err) != 0) {
         return -1;
     }
+    if (corpus_check_records(&r->corpus, r->o.format, r->o.record_option, ", or say --format", err) != 0) {
+        r->usage = true;
+        return -1;
+    }
     for (size_t i = 0; i < r->corpus.count; i++) {
         struct stat st;
         r->piped = r->piped || stat(r->corpus.files[i].path, &st) != 0 || !S_ISREG(st.st_mode);

@@ -26,6 +26,7 @@ enum { SPECIAL_MOST = 1000, VOCABULARY_MOST = 10000000, THREADS_MOST = 1024 };
 
 struct train_options {
     const char *dir, *text_key, *pattern;
+    const char *record_option; /* an option that only records have; null: none was given */
     enum train_type type;
     long long vocabulary, min_frequency, limit_alphabet, threads;
     int64_t memory, save;
@@ -140,6 +141,7 @@ static int take_option(struct train_options *o, int c, struct dt_error *err)
     case 'j':
         return take_number("--threads", optarg, 1, THREADS_MOST, &o->threads, err);
     case 'k':
+        o->record_option = "--text_key";
         o->text_key = optarg;
         return 0;
     case 'c':
@@ -249,7 +251,9 @@ static int collect(struct job *j, char **paths, int count, struct dt_error *err)
             return -1;
         }
     }
-    return corpus_check(&j->corpus, paths, (size_t)count, err);
+    return corpus_check(&j->corpus, paths, (size_t)count, err) != 0
+               ? -1
+               : corpus_check_records(&j->corpus, SOURCE_AUTO, j->o.record_option, "", err);
 }
 
 /* A hash of all that the counts depend on. What is read from a pipe is never the same text. */

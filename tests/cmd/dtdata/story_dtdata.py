@@ -447,3 +447,19 @@ def test_usage():
     assert "dtdata: --shard_tokens 0: " in dtdata("tokenize", "--shard_tokens", "0", "x", code=2)[1]
     assert "dtdata: -o: the name of the folder is empty\n" in dtdata("tokenize", "-o", "", "x", code=2)[1]
     assert "dtdata: tokenize: no files" in dtdata("tokenize", code=2)[1]
+    assert "dtdata: --end: is for documents; labelled rows end as the tokenizer's template ends them\n" in \
+        dtdata("tokenize", "--end", "x", "--label_column", "y", "x", code=2)[1]
+
+
+def test_an_option_of_records_beside_text_alone_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("text\n")
+    (tmp_path / "b.jsonl").write_text('{"body": "text"}\n')
+    says = f"is for records, and {tmp_path}/a.txt is text; give .jsonl, .csv or .tsv files"
+    for option, value in ("--text_key", "body"), ("--text_column", "body"), ("--on_bad_record", "skip"):
+        _, err = dtdata("tokenize", "-o", tmp_path / "o", option, value, tmp_path / "a.txt", code=2)
+        assert err == f"dtdata: {option.replace('column', 'key')}: {says}, or say --format\n"
+    _, err = dtdata("train-tokenizer", "-o", tmp_path / "o", "--text_key", "body", tmp_path / "a.txt", code=2)
+    assert err.startswith(f"dtdata: --text_key: {says}\n")
+    assert not (tmp_path / "o").exists()
+    out, _ = dtdata("tokenize", "-o", tmp_path / "o", "--val", 0, "--text_key", "body", tmp_path / "a.txt", tmp_path / "b.jsonl")
+    assert out.startswith("train: 2 files, 11 tokens")  # some are records

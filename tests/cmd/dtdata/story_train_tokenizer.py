@@ -144,7 +144,7 @@ def test_files_and_records_are_texts_of_their_own(tmp_path):
     records.write_text("".join(json.dumps({"body": t}) + "\n" for t in texts))
     dtdata("-v", 262, "--text_key", "body", "-o", tmp_path / "one", folder)
     dtdata("-v", 262, "--text_key", "body", "-o", tmp_path / "two", records)
-    dtdata("-v", 262, "--text_key", "body", "-o", tmp_path / "three", "-", input=(texts[0] + "\0"[:0]).encode())
+    dtdata("-v", 262, "-o", tmp_path / "three", "-", input=(texts[0] + "\0"[:0]).encode())
     assert read(tmp_path / "one") == read(tmp_path / "two") != read(tmp_path / "three")
     assert json.loads(read(tmp_path / "one"))["model"]["merges"] == [["c", "d"], ["a", "b"], ["Ġ", "cd"], ["Ġ", "ab"]]
 
