@@ -159,13 +159,15 @@ static int write_count(const struct shard_set *s, struct dt_error *err)
     return result;
 }
 
-/* The list that says that files are getting their names; that of an earlier run is set aside. */
+/* The list that says that files are getting their names; that of an earlier run is set aside. What a run has left that
+ * was killed while it wrote the list is removed. */
 static int write_mark(const struct shard_set *s, struct dt_error *err)
 {
     char *path = count_path(s), *aside = count_aside_path(s),
          *text = dt_format("{\"shards\": %d, \"complete\": false}\n", s->count);
     bool marked = made_together(path) < 0; /* by a run that was killed, without any file that could be asked */
     int result = marked ? 0 : move_one(path, aside, err);
+    dt_file_remove_cut(s->dir, (const char *const[]){strrchr(path, '/') + 1, NULL});
     result = result == 0 ? dt_file_write(path, text, strlen(text), err) : result;
     free(text);
     free(aside);

@@ -36,6 +36,9 @@ static void count(const char *path)
 }
 int rename(const char *from, const char *to)
 {
+    if (getenv("BEFORE") && strstr(to, getenv("BEFORE"))) {
+        kill(getpid(), SIGKILL);
+    }
     int result = ((int (*)(const char *, const char *))dlsym(RTLD_NEXT, "rename"))(from, to);
     count(to);
     return result;
@@ -158,6 +161,17 @@ def test_long_records_between_two_shards(tmp_path, shim, seed):
         assert p.returncode == -signal.SIGKILL
         good(*options, "-o", out)
         assert look(out) == after, at
+
+
+@needs_preload
+def test_a_list_of_shards_that_was_being_written(tmp_path, shim):
+    text = tmp_path / "text.txt"
+    text.write_text("abc " * 20000)
+    command = ["tokenize", "--val", 0, "--shard_tokens", 9000, text, "-o", tmp_path / "out"]
+    assert dtdata(*command, shim=shim, BEFORE="out/train-shards.json").returncode == -signal.SIGKILL
+    assert [x for x in look(tmp_path / "out") if x.startswith("train-shards.json.tmp-")]
+    good(*command)
+    assert len(look(tmp_path / "out")) == 9 * 2 + 1 and "train-shards.json" in look(tmp_path / "out")
 
 
 @needs_preload
