@@ -1,11 +1,11 @@
 #!/bin/sh
 # Everything this machine can run: all tests in three builds (plain in their long forms, address and undefined, thread), then longer fuzzing. Some
-# hours on 2 cores; resumable: what passed is remembered in build/full, for this very source.   scripts/test-full.sh [NAME ...]
+# hours on 2 cores; resumable: what passed is remembered in build/full, for this very source (but its pages).   scripts/test-full.sh [NAME ...]
 # Environment: PARTS, some of "plain address-undefined thread fuzz" (default all); how many of each: DTRUN_KILLS, DTRUN_RANDOM_JOBS,
-# DTRUN_SCHEDULES, DTRUN_CROWDS, DTRUN_STORE_OPS, FUZZ_COUNT; and DTRUN_SEED, FUZZ_SEED.
+# DTRUN_SCHEDULES, DTRUN_CROWDS, DTRUN_STORE_OPS, FUZZ_COUNT (in FUZZ_S seconds at most); and DTRUN_SEED, FUZZ_SEED.
 cd "$(dirname "$0")/.." || exit 2
 mkdir -p build/full
-source=$(git rev-parse --short HEAD 2>/dev/null || echo none)-$(git diff HEAD 2>/dev/null | cksum | cut -d' ' -f1)
+source=$({ git ls-files -s -- . ':!docs' ':!*.md'; git diff HEAD -- . ':!docs' ':!*.md'; } 2>/dev/null | cksum | cut -d' ' -f1)
 some=${1:+$(echo "$*" | cksum | cut -d' ' -f1)}
 passed=0 failed=0 skipped=0
 part() { # name, command...
@@ -36,13 +36,20 @@ long_forms() { # of a few tests; under sanitizers the short ones find as much
         DTRUN_STORE_OPS=${DTRUN_STORE_OPS:-1000000} DTRUN_RANDOM_JOBS=${DTRUN_RANDOM_JOBS:-500} build_and_test "" "$@"
 }
 fuzz_all() { # every fuzz program, a number of seeded mutations, with the address and undefined sanitizers, two at a time
-    for f in tests/fuzz/fuzz_*.c; do basename "$f" .c; done | COUNT=${FUZZ_COUNT:-200000} SEED=${FUZZ_SEED:-$(date +%s)} xargs -P 2 -n 1 sh -c '
-        start=$(date +%s)
-        timeout 1800 "build-address-undefined/fuzz/$0" -n "$COUNT" -s "$SEED" "tests/fuzz/corpus/${0#fuzz_}" &&
-        echo "ok   $0, $(($(date +%s) - start)) s" || echo "FAIL $0, seed $SEED"' >build/full/fuzz.txt 2>&1
-    cat build/full/fuzz.txt
-    echo "$(grep -c '^ok   ' build/full/fuzz.txt) passed, $(grep -c '^FAIL ' build/full/fuzz.txt) failed, 0 skipped"
+    make -s -j2 SAN=address,undefined fuzz || { echo "0 passed, 1 failed, 0 skipped"; return; }
+    list=build/full/fuzz-$source.done
+    touch "$list"
+    # shellcheck disable=SC2016
+    find tests/fuzz -name 'fuzz_*.c' -exec basename {} .c \; | sort | LIST=$list COUNT=${FUZZ_COUNT:-200000} TIME_S=${FUZZ_S:-600} \
+        SEED=${FUZZ_SEED:-$(date +%s)} xargs -P 2 -n 1 sh -c '
+        grep -q "^ok   $0:" "$LIST" && exit
+        said=$(timeout $((TIME_S + 120)) "build-address-undefined/fuzz/$0" -n "$COUNT" -t "$TIME_S" -s "$SEED" "tests/fuzz/corpus/${0#fuzz_}" 2>&1) &&
+        echo "ok   $0: ${said#*: }" >>"$LIST" || echo "FAIL $0, seed $SEED: $said"'
+    cat "$list"
+    good=$(grep -c '^ok   ' "$list")
+    echo "$good passed, $(($(find tests/fuzz -name 'fuzz_*.c' | wc -l) - good)) failed, 0 skipped"
 }
+
 part plain long_forms "$@"
 part address-undefined build_and_test address,undefined "$@"
 part thread build_and_test thread "$@"

@@ -1,6 +1,6 @@
-/* Runs a fuzz target without a fuzzing engine:  fuzz_X [-n COUNT] [-s SEED] FILES... First every
- * file (and every file of a folder given) as it is, then COUNT mutations (default 1000) of them
- * from a seeded generator, so that a failure can be repeated. The target is
+/* Runs a fuzz target without a fuzzing engine:  fuzz_X [-n COUNT] [-t SECONDS] [-s SEED] FILES...
+ * First every file (and every file of a folder given) as it is, then COUNT mutations (default 1000) of them
+ * from a seeded generator, so that a failure can be repeated; fewer where SECONDS end before. The target is
  * LLVMFuzzerTestOneInput-like, and must neither crash nor leak nor hang: run it with
  * SAN=address,undefined. When an input ends the program, by a signal, a sanitizer's report or
  * INPUT_S seconds without an end, it is written to PROGRAM-last.bin, beside the program; fixed,
@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MAX_BYTES 65536
@@ -222,16 +223,19 @@ static void try_current(void)
 
 int main(int argc, char **argv)
 {
-    long count = 1000;
+    long count = 1000, seconds = 0, done = 0;
+    const time_t start = time(NULL);
     uint64_t seed = 1;
     int option;
-    while ((option = getopt(argc, argv, "n:s:")) != -1) {
+    while ((option = getopt(argc, argv, "n:s:t:")) != -1) {
         if (option == 'n') {
             count = strtol(optarg, NULL, 10);
+        } else if (option == 't') {
+            seconds = strtol(optarg, NULL, 10);
         } else if (option == 's') {
             seed = strtoull(optarg, NULL, 10);
         } else {
-            (void)fprintf(stderr, "usage: %s [-n COUNT] [-s SEED] FILES...\n", argv[0]);
+            (void)fprintf(stderr, "usage: %s [-n COUNT] [-t SECONDS] [-s SEED] FILES...\n", argv[0]);
             return 2;
         }
     }
@@ -251,7 +255,7 @@ int main(int argc, char **argv)
         memcpy(current, corpus[i].data, current_size);
         try_current();
     }
-    for (long i = 0; i < count; i++) {
+    for (; done < count && (seconds == 0 || time(NULL) - start < seconds); done++) {
         const struct input *base = &corpus[below(corpus_count)];
         current_size = base->size;
         memcpy(current, base->data, current_size);
@@ -263,7 +267,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < corpus_count; i++) {
         free(corpus[i].data);
     }
-    (void)printf("%s: %zu inputs, %ld mutations, seed %llu: ok\n", argv[0], corpus_count, count,
+    (void)printf("%s: %zu inputs, %ld mutations, seed %llu: ok\n", argv[0], corpus_count, done,
                  (unsigned long long)seed);
     return 0;
 }
