@@ -242,18 +242,16 @@ int corpus_check(const struct corpus *c, char *const *paths, size_t count, struc
                                   paths[0], count > 1 ? " and others" : "", c->binary.count, c->empty.count);
 }
 
-int corpus_check_records(const struct corpus *c, enum source_kind format, const char *option, const char *hint,
-                         struct dt_error *err)
+void corpus_say_no_records(const struct corpus *c, enum source_kind format, const char *option, const char *hint)
 {
-    for (size_t i = 0; option != NULL && i < c->count; i++) {
-        if ((format != SOURCE_AUTO ? format : c->files[i].kind) != SOURCE_TEXT) {
-            return 0;
-        }
+    bool records = option == NULL || c->count == 0;
+    for (size_t i = 0; !records && i < c->count; i++) {
+        records = (format != SOURCE_AUTO ? format : c->files[i].kind) != SOURCE_TEXT;
     }
-    return option == NULL
-               ? 0
-               : dt_fail(err, DT_USAGE, "%s: is for records, and %s is text; give .jsonl, .csv or .tsv files%s", option,
-                         c->files[0].path, hint);
+    if (!records) {
+        dt_text_say(stderr, "dtdata: %s: no effect: it is for records, and %s is text%s", option, c->files[0].path,
+                    hint);
+    }
 }
 
 void corpus_say_left_out(const struct corpus *c, const char *who)

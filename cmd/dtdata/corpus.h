@@ -45,10 +45,9 @@ struct corpus {
 int corpus_add(struct corpus *c, const char *path, struct dt_error *err);
 /* An error if there is no file. `paths` were added. */
 int corpus_check(const struct corpus *c, char *const *paths, size_t count, struct dt_error *err);
-/* DT_USAGE if `option`, which is for records, was given (not null) and all files are read as text. `format`:
- * that of all files, or SOURCE_AUTO. `hint` ends the sentence. */
-int corpus_check_records(const struct corpus *c, enum source_kind format, const char *option, const char *hint,
-                         struct dt_error *err);
+/* Says on stderr that `option`, which is for records, has no effect, if it was given (not null) and all files are read
+ * as text. `format`: that of all files, or SOURCE_AUTO. `hint` ends the sentence. */
+void corpus_say_no_records(const struct corpus *c, enum source_kind format, const char *option, const char *hint);
 /* Says on stderr, in the name of `who`, what was left out. */
 void corpus_say_left_out(const struct corpus *c, const char *who);
 /* True if the file can be read, and its first bytes, unpacked, are text. */

@@ -203,7 +203,8 @@ static int open_rows(struct row_file *f, const char *path, struct dt_error *err)
     }
     for (int64_t i = 0; i < f->starts->numel; i++) {
         int64_t before = i > 0 ? integer_at(f->starts, i - 1) : 0, at = integer_at(f->starts, i);
-        if (at < before || at > f->ids->numel || (i == 0 && at != 0)) {
+        bool ends = i + 1 < f->starts->numel || at == f->ids->numel;
+        if (at < before || at > f->ids->numel || (i == 0 && at != 0) || !ends) {
             return dt_fail(err, DT_INVALID, "%s: starts of rows are damaged at %" PRId64 "; make it again", path, i);
         }
     }

@@ -53,6 +53,11 @@ static void insert(struct labels *l, const char *name, size_t size, bool *found)
     l->names[l->count] = dt_format("%.*s", (int)size, name);
     l->order[place] = (struct label_order){l->names[l->count], l->count};
     l->count++;
+    l->json_bytes += size + 4; /* quotes, a comma, a space */
+    for (size_t i = 0; i < size; i++) {
+        unsigned char c = (unsigned char)name[i];
+        l->json_bytes += c < ' ' || c == 127 ? 5 : c == '"' || c == '\\' ? 1 : 0;
+    }
 }
 
 /* ["a, b", "c"], for names with commas. */
@@ -101,6 +106,9 @@ int labels_parse(struct labels *l, const char *names, struct dt_error *err)
 
 static int check_name(const char *name, size_t size, struct dt_error *err)
 {
+    if (size > LABEL_BYTES) {
+        return dt_fail(err, DT_INVALID, "the label has %zu bytes, of %d at most; is that the text?", size, LABEL_BYTES);
+    }
     return size > 0 && memchr(name, 0, size) == NULL ? 0 : dt_fail(err, DT_INVALID, "the label is empty");
 }
 
@@ -111,6 +119,10 @@ int labels_add(struct labels *l, const char *name, size_t size, struct dt_error 
         return -1;
     }
     insert(l, name, size, &found);
+    if (l->json_bytes > LABELS_BYTES) {
+        return dt_fail(err, DT_INVALID, "the names of %zu different labels are too long together; is that the text?",
+                       l->count);
+    }
     return l->count <= LABELS_MOST
                ? 0
                : dt_fail(err, DT_INVALID, "more than %d different labels; numbers are labels of --regression",

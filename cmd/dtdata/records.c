@@ -168,7 +168,8 @@ static int label_of(const struct walk *w, const cJSON *tree, struct record *r, c
                        "%s: the label is a number beyond 2^53, where two are read as one; write it as a text",
                        w->where);
     }
-    *printed = cJSON_IsNumber(v) || cJSON_IsBool(v) ? cJSON_PrintUnformatted(v) : NULL;
+    bool zero = cJSON_IsNumber(v) && v->valuedouble == 0; /* -0.0 is the class 0 */
+    *printed = zero ? dt_strdup("0") : cJSON_IsNumber(v) || cJSON_IsBool(v) ? cJSON_PrintUnformatted(v) : NULL;
     r->label = *printed != NULL ? *printed : cJSON_GetStringValue(v);
     if (r->label == NULL) {
         return dt_fail(err, DT_INVALID, "%s: no label under \"%s\"; name the key with %s", w->where, w->form->label_key,

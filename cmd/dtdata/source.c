@@ -229,12 +229,20 @@ static int drop_record(struct source *s, struct dt_error *err)
     return 0;
 }
 
+/* The first line that is not empty. */
 static int read_header(struct source *s, struct dt_error *err)
 {
-    size_t end;
-    if (fill_records(s, SOURCE_BLOCK_BYTES, &end, err) != 0) {
-        return -1;
-    }
+    size_t end, blank;
+    do {
+        if (fill_records(s, SOURCE_BLOCK_BYTES, &end, err) != 0) {
+            return -1;
+        }
+        for (blank = 0; blank < end && (s->rest[blank] == '\n' || s->rest[blank] == '\r');) {
+            blank++;
+        }
+        drop(s, blank);
+        end -= blank;
+    } while (blank > 0 && end == 0);
     if (end == 0 && s->size > 0) {
         return dt_fail(err, DT_INVALID, "%s:1: a header of more than %zu bytes", s->path, DT_SCAN_BYTES);
     }

@@ -34,10 +34,7 @@ static int collect(struct tokenize_run *r, char *const *paths, size_t count, str
     if (corpus_check(&r->corpus, paths, count, err) != 0) {
         return -1;
     }
-    if (corpus_check_records(&r->corpus, r->o.format, r->o.record_option, ", or say --format", err) != 0) {
-        r->usage = true;
-        return -1;
-    }
+    corpus_say_no_records(&r->corpus, r->o.format, r->o.record_option, "; say --format if it is not");
     for (size_t i = 0; i < r->corpus.count; i++) {
         struct stat st;
         r->piped = r->piped || stat(r->corpus.files[i].path, &st) != 0 || !S_ISREG(st.st_mode);
@@ -149,8 +146,8 @@ static int know_labels(struct tokenize_run *r, struct dt_error *err)
 /* A hash of the command, the tokenizer, and the files as they are now. */
 static uint64_t key_of(const struct tokenize_run *r)
 {
-    uint64_t numbers[] = {BLOCKS_VERSION, tokenize_options_hash(&r->o), r->coder.hash, (uint64_t)r->coder.end,
-                          (uint64_t)r->coder.vocabulary};
+    uint64_t numbers[] = {BLOCKS_VERSION,         tokenize_options_hash(&r->o),  r->coder.hash,
+                          (uint64_t)r->coder.end, (uint64_t)r->coder.vocabulary, (uint64_t)r->coder.pad};
     uint64_t hash = XXH3_64bits(numbers, sizeof numbers);
     for (size_t i = 0; i < r->corpus.count; i++) {
         const struct corpus_file *f = &r->corpus.files[i];
@@ -164,10 +161,13 @@ static uint64_t key_of(const struct tokenize_run *r)
 }
 
 /* A disk that cannot hold the bytes of plain files is said before anything is written; how much a tokenizer
- * or packing saves is not known. */
+ * or packing saves is not known. Shards that an earlier run has completed are on the disk already. */
 static int check_space(const struct tokenize_run *r, struct dt_error *err)
 {
     double needed = 0, left = dt_file_free_bytes(r->o.output.dir);
+    for (int s = 0; s < SIDES && r->o.records.label_key == NULL; s++) {
+        needed -= 2.0 * (double)output_count(&r->output, (enum side)s);
+    }
     for (size_t i = 0; i < r->corpus.count && r->coder.tokenizer == NULL; i++) {
         const char *path = r->corpus.files[i].path;
         bool whole = unpack_end(path) == 0 && work_kind(&r->form, i) == SOURCE_TEXT;

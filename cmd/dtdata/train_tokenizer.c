@@ -251,9 +251,8 @@ static int collect(struct job *j, char **paths, int count, struct dt_error *err)
             return -1;
         }
     }
-    return corpus_check(&j->corpus, paths, (size_t)count, err) != 0
-               ? -1
-               : corpus_check_records(&j->corpus, SOURCE_AUTO, j->o.record_option, "", err);
+    corpus_say_no_records(&j->corpus, SOURCE_AUTO, j->o.record_option, "");
+    return corpus_check(&j->corpus, paths, (size_t)count, err);
 }
 
 /* A hash of all that the counts depend on. What is read from a pipe is never the same text. */

@@ -216,6 +216,9 @@ static int64_t metadata_number(const struct rows_file *f, const char *key, int64
 static int read_names(struct data_source *s, struct labelled *r, const char *path, struct dt_error *err)
 {
     r->name_list = dt_scan_parse(r->names, strlen(r->names), path, NULL, err);
+    if (r->name_list == NULL) {
+        return dt_wrap(err, "label_names");
+    }
     int count = cJSON_IsArray(r->name_list) ? cJSON_GetArraySize(r->name_list) : 0;
     r->classes = dt_alloc(((size_t)count + 1) * sizeof *r->classes);
     const cJSON *name;
@@ -225,7 +228,7 @@ static int read_names(struct data_source *s, struct labelled *r, const char *pat
             r->classes[s->class_count++] = name->valuestring;
         }
     }
-    if (r->name_list == NULL || s->class_count != count || count == 0) {
+    if (s->class_count != count || count == 0) {
         return dt_fail(err, DT_INVALID, "%s: label_names is not a JSON array of texts; make it again", path);
     }
     s->classes = r->classes;

@@ -422,6 +422,60 @@ def test_converted_tokenizers(tmp_path):
     assert dtdata("convert-tokenizer", model, tmp_path / "no/x.json", code=2)[1] == f"dtdata: {tmp_path}/no/x.json: No such file or directory\n"
 
 
+def sentencepiece_model(kind, pieces, byte_fallback=False, extra_spaces=True):
+    """kind: 1 unigram, 2 bpe. pieces: (text, type)."""
+    field = lambda number, body: bytes([number << 3 | 2, len(body)]) + body
+    body = b""
+    for i, (text, piece_type) in enumerate(pieces):
+        body += field(1, field(1, text.encode()) + b"\x15" + struct.pack("<f", -i) + bytes([3 << 3, piece_type]))
+    return body + field(2, bytes([3 << 3, kind]) + (b"\x98\x02\x01" if byte_fallback else b"")) + field(3, bytes([4 << 3, extra_spaces]))
+
+
+def test_a_converted_model_says_which_texts_differ(tmp_path):
+    plain = [("<unk>", 2), ("\u2581", 1), ("a", 1)]
+    spaces = "user-defined pieces of several spaces are never found, because extra spaces are removed first; SentencePiece keeps them"
+    weighed = "user-defined pieces with spaces are taken wherever they stand; SentencePiece weighs them"
+    byte = "the name of a byte piece in a text, like <0x0A>, is the byte; characters in SentencePiece"
+    two, one, control = ("\u2581\u2581", 4), ("\u2581a", 4), ("<0x0A>", 6)
+    for kind, more, fallback, extra, says in ((1, [], False, True, []), (2, [two], False, True, [spaces]), (2, [two], False, False, []), (2, [one], False, True, []),
+                                              (1, [two], False, False, [weighed]), (1, [two], False, True, [spaces]), (1, [control], True, True, [byte])):
+        (tmp_path / "x.model").write_bytes(sentencepiece_model(kind, plain + more, fallback, extra))
+        _, err = dtdata("convert-tokenizer", tmp_path / "x.model", tmp_path / "x.json")
+        assert err.splitlines() == [f"dtdata: {tmp_path}/x.model: other ids: {x}" for x in says], (kind, more, extra)
+
+
+def test_labels_that_no_reader_would_take(tmp_path):
+    """A text for a label is refused with its place, before a file is there that cannot be read back."""
+    long = "x" * 1025
+    (tmp_path / "a.tsv").write_text(f"text\tlabel\na\t{long[1:]}\nb\t{long}\n")
+    _, err = dtdata("tokenize", "-o", tmp_path / "o", "--label_column", "label", tmp_path / "a.tsv", code=1)
+    assert err == f"dtdata: {tmp_path}/a.tsv:3: the label has 1025 bytes, of 1024 at most; is that the text?\n"
+    with open(tmp_path / "b.tsv", "w") as f:
+        f.write("text\tlabel\n" + "".join(f"a\t{i:05}{'y' * 1000}\n" for i in range(16000)))
+    _, err = dtdata("tokenize", "-o", tmp_path / "o", "--label_column", "label", tmp_path / "b.tsv", code=1)
+    assert "different labels are too long together; is that the text?" in err
+    with open(tmp_path / "c.tsv", "w") as f:
+        f.write("text\tlabel\n" + "".join(f"a\t{i:05}{'y' * 1000}\n" for i in range(15000)))
+    dtdata("tokenize", "-o", tmp_path / "o", "--label_column", "label", tmp_path / "c.tsv")
+    assert dtdata("inspect", tmp_path / "o/train-00000.safetensors")[0].startswith(f"{tmp_path}/o/train-00000.safetensors: 15000 rows")
+
+
+def test_minus_zero_is_the_class_zero(tmp_path):
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"text": "a", "label": {x}}}\n' for x in ("0", "-0.0", "1", "0.0", "-0")))
+    dtdata("tokenize", "-o", tmp_path / "o", "--label_column", "label", tmp_path / "a.jsonl")
+    assert 'labels ["0","1"]' in dtdata("inspect", tmp_path / "o/train-00000.safetensors")[0]
+
+
+def test_empty_lines_before_a_header(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"\n\r\n\ntext,label\nab,x\n\ncd\n")
+    _, err = dtdata("tokenize", "-o", tmp_path / "o", "--label_column", "label", tmp_path / "a.csv", code=1)
+    assert err.startswith(f"dtdata: {tmp_path}/a.csv:7: "), err
+    (tmp_path / "a.csv").write_bytes(b"\n\r\n\ntext,label\nab,x\n\ncd,x\n")
+    assert dtdata("tokenize", "-o", tmp_path / "o", "--label_column", "label", tmp_path / "a.csv")[0].startswith("train: 1 file, 2 rows")
+    (tmp_path / "a.csv").write_bytes(b"\n\n\n")
+    assert "a.csv: no text for train: what was read is empty" in dtdata("tokenize", "-o", tmp_path / "p", "--label_column", "label", tmp_path / "a.csv", code=1)[1]
+
+
 def test_usage():
     out, _ = dtdata("--help")
     assert out.startswith("usage: dtdata COMMAND") and max(map(len, out.splitlines())) <= 80
@@ -451,15 +505,14 @@ def test_usage():
         dtdata("tokenize", "--end", "x", "--label_column", "y", "x", code=2)[1]
 
 
-def test_an_option_of_records_beside_text_alone_is_refused(tmp_path):
+def test_an_option_of_records_beside_text_alone_has_no_effect(tmp_path):
     (tmp_path / "a.txt").write_text("text\n")
     (tmp_path / "b.jsonl").write_text('{"body": "text"}\n')
-    says = f"is for records, and {tmp_path}/a.txt is text; give .jsonl, .csv or .tsv files"
+    says = f"no effect: it is for records, and {tmp_path}/a.txt is text"
     for option, value in ("--text_key", "body"), ("--text_column", "body"), ("--on_bad_record", "skip"):
-        _, err = dtdata("tokenize", "-o", tmp_path / "o", option, value, tmp_path / "a.txt", code=2)
-        assert err == f"dtdata: {option.replace('column', 'key')}: {says}, or say --format\n"
-    _, err = dtdata("train-tokenizer", "-o", tmp_path / "o", "--text_key", "body", tmp_path / "a.txt", code=2)
+        _, err = dtdata("tokenize", "-o", tmp_path / "o", "--overwrite", "--val", 0, option, value, tmp_path / "a.txt")
+        assert err == f"dtdata: {option.replace('column', 'key')}: {says}; say --format if it is not\n"
+    _, err = dtdata("train-tokenizer", "-o", tmp_path / "t", "-v", 300, "--text_key", "body", tmp_path / "a.txt")
     assert err.startswith(f"dtdata: --text_key: {says}\n")
-    assert not (tmp_path / "o").exists()
-    out, _ = dtdata("tokenize", "-o", tmp_path / "o", "--val", 0, "--text_key", "body", tmp_path / "a.txt", tmp_path / "b.jsonl")
-    assert out.startswith("train: 2 files, 11 tokens")  # some are records
+    out, err = dtdata("tokenize", "-o", tmp_path / "p", "--val", 0, "--text_key", "body", tmp_path / "a.txt", tmp_path / "b.jsonl")
+    assert out.startswith("train: 2 files, 11 tokens") and err == ""  # some are records

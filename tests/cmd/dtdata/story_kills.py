@@ -12,6 +12,7 @@ import subprocess
 
 import pytest
 
+import places
 import support
 
 DTDATA = os.path.join(support.BIN, "dtdata")
@@ -172,6 +173,21 @@ def test_a_list_of_shards_that_was_being_written(tmp_path, shim):
     assert [x for x in look(tmp_path / "out") if x.startswith("train-shards.json.tmp-")]
     good(*command)
     assert len(look(tmp_path / "out")) == 9 * 2 + 1 and "train-shards.json" in look(tmp_path / "out")
+
+
+@needs_preload
+def test_complete_shards_do_not_count_as_space_that_is_needed(tmp_path, shim):
+    """The shards need 8 MB of a disk of 10 MB, on which a killed run has left 5 MB of them."""
+    text, mount = tmp_path / "t", places.mount_point(tmp_path, "small")
+    text.write_bytes(b"x" * 4_000_000)
+    go = f"'{support.program('dtdata')}' tokenize -o '{mount}/o' --val 0 --shard_tokens 500000 '{text}'"
+    p = places.in_mounts(f"mount -t tmpfs -o size=10m none '{mount}'; MATCH=progress.json AT=5 LD_PRELOAD='{shim}' {go}; echo code $? >&2; "
+                         f"dd if=/dev/zero of='{mount}/other' bs=1M count=3 2>/dev/null; {go}; rm '{mount}/other'; {go} && cp -r '{mount}/o' '{tmp_path}/out'")
+    lines = [x for x in p.stderr.splitlines() if not x.startswith("Killed")]
+    assert lines[0] == "code 137" and re.match(r".*: the shards need [23]\.\d MiB, but [12]\.\d MiB are free", lines[1]), p
+    assert "dtdata: goes on behind 5 complete shards of an earlier run" in lines, p
+    good("tokenize", "--val", 0, "--shard_tokens", 500000, text, "-o", tmp_path / "whole")
+    assert look(tmp_path / "out") == look(tmp_path / "whole")
 
 
 @needs_preload
