@@ -42,11 +42,20 @@ static bool is_sentencepiece(const struct dt_text *file)
     return file->size > 0 && file->data[0] == '\n';
 }
 
-static int convert(const char *from, const char *out, const struct convert_options *o, struct dt_error *err)
+/* Says which texts have other ids than those of the model. */
+static void say_differs(const char *from, char *lines)
+{
+    for (char *rest, *line = strtok_r(lines, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
+        dt_text_say(stderr, "dtdata: %s: other ids: %s", from, line);
+    }
+}
+
+static int convert(const char *from, const char *out, struct convert_options *o, struct dt_error *err)
 {
     char *to = tokenizer_file(out);
-    struct dt_text file = {0}, json = {0};
+    struct dt_text file = {0}, json = {0}, differs = {0};
     struct tokenizer *t = NULL;
+    o->differs = &differs;
     int result = dt_file_read(from, INPUT_BYTES, &file, err);
     if (result == 0) {
         bool model = is_sentencepiece(&file);
@@ -66,11 +75,13 @@ static int convert(const char *from, const char *out, const struct convert_optio
         result = dt_file_write(to, json.data, json.size, err);
     }
     if (result == 0) {
+        say_differs(from, differs.size > 0 ? differs.data : (char[]){0});
         dt_text_say(stdout, "%s: vocabulary %" PRId64, to, tokenizer_vocabulary(t));
     }
     tokenizer_close(t);
     dt_text_clear(&file);
     dt_text_clear(&json);
+    dt_text_clear(&differs);
     free(to);
     return result;
 }

@@ -54,7 +54,7 @@ static bool recognise(const char *path)
     const char *text = head + (size >= 3 ? dt_text_mark(head, size, &(const char *){NULL}) : 0);
     text += strspn(text, " \t\r\n");
     head[strcspn(head, "\n") < size ? strcspn(head, "\n") : size] = 0;
-    bool found = *text == '{' && strstr(text, "\"choices\"") != NULL;
+    bool found = *text == '{' && strstr(text, "\"choices\"") != NULL && strstr(text, "\"context\"") != NULL;
     free(head);
     return found;
 }

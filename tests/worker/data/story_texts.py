@@ -274,6 +274,9 @@ def test_refusals(tmp_path, place):
     assert p.returncode == 2 and "r.jsonl" in p.stderr, p
     p = plan(job, f"data.train={records}", "data.on_bad_record=skip")
     assert p.returncode == 0 and "skipped 1 broken record" in p.stderr, p
+    records.write_text(json.dumps({"body": text(5), "choices": ["a"]}) + "\n")  # no item of multiple choice: it has no context
+    p = plan(job, f"data.train={records}")
+    assert p.returncode == 0, p
     empty = tmp_path / "empty"
     empty.mkdir()
     p = plan(job, f"data.train={empty}")

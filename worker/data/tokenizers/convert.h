@@ -17,6 +17,8 @@ struct convert_options {
     const char *pattern; /* tiktoken: gpt2, cl100k, o200k, llama3, or a regular expression; null: none given */
     const struct convert_special *special; /* tiktoken */
     size_t special_count;
+    struct dt_text *differs; /* SentencePiece: gets a line on each kind of text that has other ids, because a
+                              * tokenizer.json cannot say the model's rule; null: not wanted */
 };
 
 /* Appends a tokenizer.json that gives the ids of SentencePiece for any text without the names of control

@@ -415,12 +415,45 @@ static int check(const struct sentencepiece *m, struct dt_error *err)
     return 0;
 }
 
+/* Spaces in a piece: as they are, or as the character that stands for them. */
+static int spaces_of(const struct sentence_piece *p)
+{
+    int count = 0;
+    for (size_t i = 0; i < p->size; i++) {
+        bool escaped = p->size - i >= strlen(SPACE) && memcmp(p->text + i, SPACE, strlen(SPACE)) == 0;
+        count += p->text[i] == ' ' || escaped;
+    }
+    return count;
+}
+
+static void say_differs(const struct sentencepiece *m, struct dt_text *out)
+{
+    int most = 0;
+    for (size_t id = 0; id < m->count; id++) {
+        int spaces = m->pieces[id].type == PIECE_USER_DEFINED ? spaces_of(&m->pieces[id]) : 0;
+        most = spaces > most ? spaces : most;
+    }
+    if (m->model == SENTENCEPIECE_UNIGRAM && m->byte_fallback) {
+        dt_text_puts(out,
+                     "the name of a byte piece in a text, like <0x0A>, is the byte; characters in SentencePiece\n");
+    }
+    if (most > 1 && m->remove_extra_whitespaces) {
+        dt_text_puts(out, "user-defined pieces of several spaces are never found, because extra spaces are removed "
+                          "first; SentencePiece keeps them\n");
+    } else if (most > 0 && m->model == SENTENCEPIECE_UNIGRAM) {
+        dt_text_puts(out, "user-defined pieces with spaces are taken wherever they stand; SentencePiece weighs them\n");
+    }
+}
+
 static int convert(const struct sentencepiece *m, const struct convert_options *o, struct dt_text *out,
                    struct dt_error *err)
 {
     struct dt_text regex = {0};
     if (check(m, err) != 0) {
         return -1;
+    }
+    if (o->differs != NULL) {
+        say_differs(m, o->differs);
     }
     dt_text_puts(out, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n");
     add_added_tokens(m, out);

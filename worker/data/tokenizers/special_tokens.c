@@ -34,7 +34,7 @@ static int add_file(const char *path, cJSON *to, struct dt_error *err)
     {
         const cJSON *content = cJSON_IsObject(member) ? cJSON_GetObjectItemCaseSensitive(member, "content") : member;
         if (member->string != NULL && dt_text_ends_with(member->string, "_token") && cJSON_IsString(content) &&
-            !cJSON_HasObjectItem(to, member->string)) {
+            cJSON_GetObjectItemCaseSensitive(to, member->string) == NULL) {
             (void)cJSON_AddStringToObject(to, member->string, content->valuestring);
         }
     }
