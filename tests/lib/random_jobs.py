@@ -340,7 +340,7 @@ def draw_strategy(r, job, ranks, mesh):
     """(name, shards). mesh: the hybrid one that both sides have, or null."""
     if mesh:
         return r.choice(["hybrid_shard", "hybrid_shard_zero2"]), mesh[1]
-    hybrids = [s for s in divisors(ranks) if s == ranks or (not is_half_on_the_wire(job) and ranks & (ranks - 1) == 0)]
+    hybrids = [s for s in divisors(ranks) if s == ranks or (not is_half_on_the_wire(job) and s & (s - 1) == 0)]  # other groups have another tree of sums
     kind = r.choice(["whole", "state", "state", "weights", "weights", "weights", "hybrid"])
     if kind == "hybrid":
         return r.choice(["hybrid_shard", "hybrid_shard_zero2", "fsdp_hybrid_shard"]), r.choice(hybrids)
@@ -420,8 +420,9 @@ def draw_hook(r, job, ranks):
         job["local_sgd"] = {"period": r.choice([1, 2, 3]), "warmup_steps": r.choice([0, 2])}
         job["training"]["strategy"] = hook
     if hook in ("power_sgd", "batched_power_sgd"):
+        mean = job["training"].get("loss_normalization") != "global_tokens"
         job["power_sgd"] = {"matrix_approximation_rank": r.choice([1, 2, 3]), "start_powerSGD_iter": 2, "min_compression_rate": 0.5,
-                            "use_error_feedback": not job["training"]["precision"].startswith("16"), "warm_start": r.random() < 0.7}
+                            "use_error_feedback": mean and not job["training"]["precision"].startswith("16"), "warm_start": r.random() < 0.7}
         if hook == "batched_power_sgd":
             del job["power_sgd"]["min_compression_rate"]
             job["ddp"].update({"bucket_cap_mb": r.choice([0.003, 25]), "first_bucket_mb": 0.003})

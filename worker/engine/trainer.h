@@ -109,9 +109,9 @@ struct trainer_feeds {
 struct trainer_memory {
     struct plan plan;
     int *kept; /* per block */
-    int y[2], branch[2], gradient[2], buffers, scratch, again, loss, batch, host_batch, progress, eval_host, eval_rows,
-        order, copy; /* copy: of what this rank saves beside training */
-    int numbers;     /* -1: the model drops nothing */
+    int y[2], branch[2], gradient[2], buffers, buffers_before, scratch, again, loss, batch, host_batch, progress,
+        eval_host, eval_rows, order, copy; /* copy: of what this rank saves beside training */
+    int numbers;                           /* -1: the model drops nothing */
     /* bytes of PLAN_STAGING that rank 0 alone has, for samples */
     size_t samples_bytes;
     double snapshot_bytes; /* of host memory beside the plan: this rank's snapshots */
@@ -321,6 +321,8 @@ void activations_back(struct trainer *t, const struct block *b, enum pass_phase 
 bool activations_rest(const struct trainer *t);
 /* trainer_step.c: the memory of an open plan becomes that of the walk. */
 void trainer_step_open(struct trainer *t);
+/* Bytes of the buffers (running statistics) as they were before a step that may be skipped; 0: no step is. */
+size_t trainer_buffers_before(const struct trainer *t);
 /* Puts the next step in; on a device with memory of its own it then reads the batches of the one
  * after it. At most t->stepper.ahead + 1 steps are in at a time. */
 int trainer_begin(struct trainer *t, struct dt_error *err);

@@ -56,6 +56,7 @@ static void plan_activations(struct trainer *t)
     }
     t->memory.buffers =
         plan_add(p, PLAN_WEIGHTS, PLAN_PEERS, (size_t)chain_buffers(c) * dt_dtype_size(t->strategy.precision.buffers));
+    t->memory.buffers_before = plan_add(p, PLAN_WEIGHTS, PLAN_LOCAL, trainer_buffers_before(t));
     t->memory.scratch = plan_add(p, PLAN_SCRATCH, PLAN_LOCAL, chain_most(c, PLACE_CALL));
     t->memory.loss = plan_add(p, PLAN_COMMUNICATION, PLAN_LOCAL, (size_t)t->micro_steps * sizeof(double));
     /* this step's and the next one's */

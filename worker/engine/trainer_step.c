@@ -370,11 +370,33 @@ void trainer_await_copy(struct trainer *t)
     }
 }
 
+size_t trainer_buffers_before(const struct trainer *t)
+{
+    const struct job_training *job = &t->job->training;
+    bool skips =
+        job->skip_loss_z > 0 || job->skip_grad_z > 0 || job->guard_factor > 0 || t->strategy.precision.scaler != NULL;
+    return skips ? (size_t)t->chain.buffer_count * dt_dtype_size(t->strategy.precision.buffers) : 0;
+}
+
+/* A step that may be skipped keeps the buffers as they were before its forward; one that is skipped puts them back. */
+static void copy_buffers(struct trainer *t, bool back)
+{
+    size_t size = trainer_buffers_before(t);
+    void *now = t->stepper.walk.buffers, *before = plan_at(&t->memory.plan, t->memory.buffers_before);
+    if (size > 0) {
+        dt_stream_copy(t->world->compute, back ? now : before, back ? before : now, size);
+    }
+}
+
 /* The update, and what follows it. */
 static void update(struct trainer *t, struct trainer_pending *p)
 {
     struct world *w = t->world;
     trainer_await_copy(t);
+    if (p->skipped) {
+        copy_buffers(t, true);
+        hook_forget_errors(&t->strategy);
+    }
     if (!p->blank && !p->skipped) { /* or weight decay and old moments would move weights of which the step
                                      * says nothing */
         int span = timeline_begin(t->stepper.timeline, TIMELINE_COMPUTE, w->compute, "optimizer", NULL);
@@ -414,8 +436,10 @@ void trainer_enqueue(struct trainer *t, struct trainer_feed *f, struct trainer_p
     hook_begin_step(s, t->stepper.begun,
                     scale * (double)f->count /
                         (trainer_gradient_scale(t, p->loss_scale, t->micro_steps) * (double)t->micro_steps));
+    s->hook.blank = f->blank;
     p->number = t->stepper.begun + 1;
 
+    copy_buffers(t, false);
     step_sums_begin(&t->step_sums);
     w->device->kernels->fill(w->compute,
                              &(struct dt_fill_args){.x = t->stepper.loss_sum, .count = f->count, .type = DT_F64});
@@ -570,6 +594,9 @@ int trainer_finish(struct trainer *t, struct trainer_result *out, struct dt_erro
     }
     if (scaled && !p->blank && trainer_scale_judge(t, p, overflow, err) != 0) {
         return -1;
+    }
+    if (overflow) { /* the next step is not in yet */
+        copy_buffers(t, true);
     }
     t->run.step++;
     t->run.epoch = p->epoch;

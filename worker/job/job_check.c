@@ -59,8 +59,8 @@ static void check_length(struct job *job, struct dt_config *c)
         dt_config_problem(c, "training.max_steps", "is 0; give a number of steps, or -1 and training.num_epochs");
     }
     if (t->max_steps < 0 && t->num_epochs == 0 && t->max_tokens == 0) {
-        if (dt_config_where(c, "training.num_epochs") != NULL && dt_config_where(c, "training.max_steps") == NULL) {
-            dt_config_problem(c, "training.num_epochs", "is 0 and training.max_steps is not given; give one of them");
+        if (dt_config_where(c, "training.num_epochs") != NULL) {
+            dt_config_problem(c, "training.num_epochs", "is 0, and training.max_steps gives no number of steps; give one of them");
         }
         t->num_epochs = 3;
         dt_config_derived(c, "training.num_epochs", "default when there is no max_steps");

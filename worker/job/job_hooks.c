@@ -115,6 +115,11 @@ static void check_power(struct job *job, struct dt_config *c)
                           "errors of one loss scale would be added to gradients of another; write bf16-mixed as "
                           "training.precision, or set it to false");
     }
+    if (p->use_error_feedback && job->training.loss_normalization == LOSS_GLOBAL_TOKENS) {
+        dt_config_problem(c, "power_sgd.use_error_feedback",
+                          "errors of one number of targets would be added to gradients of another; write local_mean as "
+                          "training.loss_normalization, or set it to false");
+    }
 }
 
 void job_check_hooks(struct job *job, struct dt_config *c)

@@ -4,9 +4,11 @@ run: timeout 200
 """
 
 import json
+import random
 import subprocess
 
 import pytest
+import random_jobs
 import support
 import training
 
@@ -130,6 +132,81 @@ def test_there_is_no_checkpoint_yet(place):
     sets = ["training.loss_guard_factor=1e-9", "training.loss_guard_window=2", "training.max_steps=3", "training.warmup_steps=0", *ROLLBACK]
     result = training.train(job, folder / "early", ranks=2, sets=sets)
     assert result.code == 0 and "step 3: there is no checkpoint yet to go back to: it is skipped alone" in result.err, result
+
+
+def images(path, samples):
+    """Images of 3 x 6 x 6 in three classes."""
+    r = random.Random(4)
+    random_jobs.write_tensors(path, labels=("I64", [samples], [r.randrange(3) for _ in range(samples)]),
+                              pixel_values=("F32", [samples, 3, 6, 6], [r.gauss(0, 1) for _ in range(samples * 108)]))
+
+
+def test_running_statistics_are_those_of_steps_that_were_made(tmp_path):
+    """Forward moves them before the loss is judged; a step that is skipped puts them back."""
+    images(tmp_path / "train.safetensors", 61)
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps({
+        "model": {"name": "resnet", "num_channels": 3, "image_size": 6, "num_labels": 3, "embedding_size": 5, "hidden_sizes": [8], "depths": [1], "layer_type": "basic",
+                  "stem": "small"},
+        "data": {"train": str(tmp_path / "train.safetensors")},
+        "training": {"batch_size_per_gpu": 4, "max_steps": 8, "learning_rate": 1e-2, "threads": 1, "lr_scheduler_type": "constant"},
+        "checkpointing": {"save_every_n_steps": 2, "keep_last_n": 0}}))
+    for i, more in enumerate(([], ["training.sync_batch_norm=true"], ["training.precision=bf16-mixed"])):
+        out, made = tmp_path / f"out{i}", tmp_path / f"made{i}"
+        assert training.train(job, out, ranks=2, sets=["training.loss_guard_factor=1e-4", "training.loss_guard_window=2", *more]).code == 0
+        assert training.train(job, made, ranks=2, sets=["training.max_steps=2", *more]).code == 0
+        assert weights(out / "checkpoints/step-00000002") == weights(out / "checkpoints/step-00000008") == weights(made / "checkpoints/step-00000002")
+
+
+POWER = ["power_sgd.start_powerSGD_iter=2", "power_sgd.matrix_approximation_rank=1", "power_sgd.min_compression_rate=1"]
+
+
+def encoder_job(folder, labels, **model):
+    """BERT over 61 rows of 9 tokens, in their order, four of them a step."""
+    r = random.Random(8)
+    mask = [int(j < n) for n in (r.randint(3, 9) for _ in range(61)) for j in range(9)]
+    random_jobs.write_tensors(folder / "train.safetensors", labels=labels, input_ids=("I64", [61, 9], [m * r.randrange(1, 40) for m in mask]),
+                              attention_mask=("I64", [61, 9], mask))
+    job = folder / "job.json"
+    job.write_text(json.dumps({
+        "model": {"name": "bert", "vocab_size": 41, "max_position_embeddings": 9, "initializer_range": 0.1, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+                  "num_attention_heads": 2, **model},
+        "data": {"train": str(folder / "train.safetensors"), "sequence_length": 9, "shuffle": False},
+        "optimizer": {"name": "sgd"}, "logging": {"log_every_n_steps": 1},
+        "training": {"strategy": "ddp", "batch_size_per_gpu": 2, "max_steps": 14, "learning_rate": 0.01, "max_grad_norm": 0, "threads": 1, "lr_scheduler_type": "constant",
+                     "weight_decay": 0}}))
+    return job
+
+
+@pytest.mark.parametrize("hook", ["power_sgd", "batched_power_sgd"])
+def test_a_hook_does_not_apply_a_skipped_step_later(tmp_path, hook):
+    """One label of step 10 is 300. What PowerSGD left out of that gradient would come back with the next ones."""
+    r = random.Random(9)
+    values = [r.gauss(0, 1) for _ in range(61)]
+    values[37] = 300
+    job = encoder_job(tmp_path, ("F32", [61], values), task="sequence_classification", num_labels=1)
+    guard = ["training.loss_guard_factor=100", "training.loss_guard_window=4"]
+    result = training.train(job, tmp_path / "out", ranks=2, sets=[*guard, f"ddp.comm_hook={hook}", *POWER])
+    assert result.code == 0 and "step 10: skipped" in result.err, result
+    norm = training.metrics(tmp_path / "out", "grad_norm")
+    others = [norm[s] for s in range(3, 10)]
+    assert norm[10] > 20 * max(others) and max(norm[s] for s in range(11, 15)) < 3 * max(others), norm
+
+
+def slices(checkpoint):
+    return [training.read_tensors(path) for path in sorted(checkpoint.glob("slices-*.safetensors"))]
+
+
+def test_errors_of_a_hook_wait_in_a_step_without_targets(tmp_path):
+    """Nothing in a checkpoint of PowerSGD changes in step 6, whose rows have no target."""
+    r = random.Random(9)
+    labels = [-100 if 20 <= i // 9 < 24 else r.randrange(3) for i in range(61 * 9)]
+    job = encoder_job(tmp_path, ("I64", [61, 9], labels), task="token_classification", num_labels=3)
+    result = training.train(job, tmp_path / "out", ranks=2, sets=["ddp.comm_hook=power_sgd", *POWER, "checkpointing.save_every_n_steps=1", "checkpointing.keep_last_n=0", "training.max_steps=7"])
+    assert result.code == 0 and "step 6: no row of its batch has a target" in result.err, result
+    five, six, seven = (slices(tmp_path / f"out/checkpoints/step-{s:08}") for s in (5, 6, 7))
+    assert any("comm_error_1" in name for header, _ in five for name in header), five[0][0].keys()
+    assert [data for _, data in five] == [data for _, data in six] != [data for _, data in seven]
 
 
 def test_what_does_not_fit_is_refused(place):

@@ -95,7 +95,7 @@ def test_a_scale_that_stays_too_high(place):
 
 
 def write_images(path, samples, huge):
-    """Images of 2 x 4 x 4 in three classes; one of them is beyond fp16."""
+    """Images of 2 x 4 x 4 in three classes; one of them has a pixel beyond fp16."""
     pixels = [[(i * 7 + j * 3) % 11 / 11 - 0.5 for j in range(32)] for i in range(samples)]
     pixels[huge][5] = 3e5
     labels = [i % 3 for i in range(samples)]
@@ -124,6 +124,28 @@ def test_an_overflow_of_one_rank(tmp_path):
             assert [s for s in loss if loss[s] is None] == [step], loss
             assert all(scale[s] == (65536 if s <= step else 32768) for s in scale), scale
         assert len(seen) == 1
+
+
+@pytest.mark.parametrize("precision", ["16-mixed", "16-true"])
+def test_an_overflow_moves_no_running_statistics(tmp_path, precision):
+    """They would be infinite from then on, and so would each evaluation."""
+    write_images(tmp_path / "train.safetensors", 36, huge=13)
+    job = tmp_path / "job.json"
+    job.write_text(json.dumps({
+        "model": {"name": "resnet", "num_channels": 2, "image_size": 4, "num_labels": 3, "embedding_size": 5, "hidden_sizes": [8], "depths": [1], "layer_type": "basic",
+                  "stem": "small"},
+        "data": {"train": str(tmp_path / "train.safetensors"), "shuffle": False},
+        "training": {"batch_size_per_gpu": 2, "max_steps": 6, "learning_rate": 1e-2, "threads": 1, "precision": precision},
+        "checkpointing": {"save_every_n_steps": 1, "keep_last_n": 0}, "logging": {"log_every_n_steps": 1}}))
+    out = tmp_path / "out"
+    assert training.train(job, out, ranks=2).code == 0
+    loss = training.metrics(out)
+    assert [s for s in loss if loss[s] is None] == [4], loss
+    assert training.hash_of(out / "checkpoints/step-00000003") == training.hash_of(out / "checkpoints/step-00000004")
+    header, data = training.read_tensors(out / "model/model.safetensors")
+    for name in (n for n in header if "running_" in n):
+        begin, end = header[name]["data_offsets"]
+        assert header[name]["dtype"] == "F32" and all(abs(x) < 1e3 for x in struct.unpack(f"<{(end - begin) // 4}f", data[begin:end])), name
 
 
 @pytest.fixture(scope="module")

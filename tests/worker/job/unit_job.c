@@ -244,6 +244,14 @@ static void test_spans(void **state)
         "job.json:1:71: data.sequence_length: 65 is longer than model.n_positions 64 (job.json:1:28); lower it\n");
     refused(TRAINING("\"max_steps\": 0"), NULL,
             "job.json:2:15: training.max_steps: is 0; give a number of steps, or -1 and training.num_epochs\n");
+    refused(TRAINING("\"num_epochs\": 0, \"max_steps\": -1"), NULL,
+            "job.json:2:15: training.num_epochs: is 0, and training.max_steps gives no number of steps; give one of "
+            "them\n");
+    refused(SECTION("\"training\": {\"strategy\": \"ddp\", \"loss_normalization\": \"global_tokens\"}, "
+                    "\"ddp\": {\"comm_hook\": \"power_sgd\"}"),
+            NULL,
+            "job.json: power_sgd.use_error_feedback: errors of one number of targets would be added to gradients of "
+            "another; write local_mean as training.loss_normalization, or set it to false\n");
     refused(TRAINING("\"warmup_ratio\": 0.1, \"warmup_steps\": 11"), NULL,
             "job.json:2:15: training.warmup_ratio: training.warmup_steps says the same (job.json:2:36); remove one\n");
     refused(TRAINING("\"lr_scheduler_type\": \"constant\", \"warmup_steps\": 11"), NULL,

@@ -40,6 +40,7 @@ struct hook {
     struct power_sgd *power; /* power_sgd.c; null: not that hook */
     int64_t step;            /* the one that is enqueued, counted from 0 over the whole run */
     double share;            /* of that step */
+    bool blank;              /* of that step: no rank has a target */
     bool apart;              /* of that step: gradients are not summed over all ranks */
 };
 
@@ -82,6 +83,9 @@ bool hook_state_at(const struct strategy *s, int i, struct hook_state *out);
 double hook_saved_elements(const struct strategy *s);
 /* loaded: the states were filled from a checkpoint; otherwise they become what they are at the start of a run. */
 void hook_state_loaded(struct strategy *s, bool loaded);
+/* The step whose gradients were exchanged last is skipped: what compression left out of it goes, and with it
+ * what earlier steps left. Otherwise later steps would apply the gradient by the errors. */
+void hook_forget_errors(struct strategy *s);
 
 /* ---- local_sgd.c ---- */
 

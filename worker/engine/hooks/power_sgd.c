@@ -412,6 +412,9 @@ void power_sgd_exchange(struct strategy *s, int bucket, void *gradients, int64_t
         hook_sum(s, bucket, gradients, count);
         return;
     }
+    if (s->hook.blank) { /* the gradients are zeros, and the errors wait for a step that has an update */
+        return;
+    }
     const struct matrix *all = &x->matrices[b->matrix];
     enum draws draws = x->job->warm_start && b->begun ? DRAW_LOST : DRAW_ALL;
     copy_packed(s, b, gradients, false);
@@ -496,6 +499,14 @@ void hook_state_loaded(struct strategy *s, bool loaded)
     }
     if (x != NULL && !loaded) {
         clear(s, x->q, x->q_total);
+        clear(s, x->error, x->error_total);
+    }
+}
+
+void hook_forget_errors(struct strategy *s)
+{
+    struct power_sgd *x = s->hook.power;
+    if (x != NULL && s->hook.step >= x->job->start_iter) {
         clear(s, x->error, x->error_total);
     }
 }
