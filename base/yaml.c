@@ -433,6 +433,21 @@ static bool has_member(const struct node *object, const char *key)
 }
 
 static cJSON *build(struct reader *r, const struct node *n, int depth);
+static int merge(struct reader *r, cJSON *object, const struct node *own, const struct node *from, int depth);
+
+/* What a << stands before: an object, or a list of them, of which the first counts first. */
+static int merge_each(struct reader *r, cJSON *object, const struct node *own, const struct node *from, int depth)
+{
+    if (from->kind != NODE_LIST) {
+        return merge(r, object, own, from, depth);
+    }
+    for (const struct node *one = from->child; one != NULL; one = one->next) {
+        if (merge(r, object, own, behind(one), depth) != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
 
 /* Members of `from` that the object has neither by itself nor from what was merged before. */
 static int merge(struct reader *r, cJSON *object, const struct node *own, const struct node *from, int depth)
@@ -449,7 +464,7 @@ static int merge(struct reader *r, cJSON *object, const struct node *own, const 
                 continue;
             }
             if (n->merges) {
-                if (merge(r, object, own, behind(n), depth + 1) != 0) {
+                if (merge_each(r, object, own, behind(n), depth + 1) != 0) {
                     return -1;
                 }
             } else if (!has_member(own, n->key) && cJSON_GetObjectItemCaseSensitive(object, n->key) == NULL) {
@@ -481,14 +496,7 @@ static int build_members(struct reader *r, cJSON *out, const struct node *n, int
         }
     }
     for (const struct node *child = n->child; n->kind == NODE_OBJECT && child != NULL; child = child->next) {
-        const struct node *from = child->merges ? behind(child) : NULL;
-        if (from != NULL && from->kind == NODE_LIST) {
-            for (const struct node *one = from->child; one != NULL; one = one->next) {
-                if (merge(r, out, n, behind(one), depth + 1) != 0) {
-                    return -1;
-                }
-            }
-        } else if (from != NULL && merge(r, out, n, from, depth + 1) != 0) {
+        if (child->merges && merge_each(r, out, n, behind(child), depth + 1) != 0) {
             return -1;
         }
     }

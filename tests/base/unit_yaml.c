@@ -125,6 +125,8 @@ static void test_aliases(void **state)
           "{\"p\":{\"b\":1},\"q\":{\"c\":2,\"b\":1},\"own\":{\"c\":2,\"b\":1}}");
     reads("a: *x\n", "f.yaml:1:4: *x: no anchor of that name ends before it");
     reads("a: &x [*x]\n", "f.yaml:1:8: *x: no anchor of that name ends before it");
+    reads("x: &x {<<: [{a: 1}, {a: 2, b: 2}]}\nown: {<<: *x}\n", "{\"x\":{\"a\":1,\"b\":2},\"own\":{\"a\":1,\"b\":2}}");
+    reads("own: {<<: [[{a: 1}]]}\n", "f.yaml:1:12: << takes an object, or a list of them");
     reads("a: {<<: 5}\n", "f.yaml:1:9: << takes an object, or a list of them");
     struct dt_text bomb;
     dt_text_init(&bomb);
