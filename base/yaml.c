@@ -406,10 +406,18 @@ static const struct node *behind(const struct node *n)
     return n;
 }
 
+/* Also what a merge looks at and leaves, or a text that merges itself twice would be walked 2^n times. */
+static int count_value(struct reader *r, const struct node *at)
+{
+    return ++r->count <= r->most
+               ? 0
+               : fail_at(r, at->line, at->column, "more than %zu values once aliases are followed", r->most);
+}
+
 static int note_value(struct reader *r, const struct node *at)
 {
-    if (++r->count > r->most) {
-        return fail_at(r, at->line, at->column, "more than %zu values once aliases are followed", r->most);
+    if (count_value(r, at) != 0) {
+        return -1;
     }
     struct dt_scan *s = r->out;
     if (s != NULL) {
@@ -442,7 +450,7 @@ static int merge_each(struct reader *r, cJSON *object, const struct node *own, c
         return merge(r, object, own, from, depth);
     }
     for (const struct node *one = from->child; one != NULL; one = one->next) {
-        if (merge(r, object, own, behind(one), depth) != 0) {
+        if (count_value(r, one) != 0 || merge(r, object, own, behind(one), depth) != 0) {
             return -1;
         }
     }
@@ -462,6 +470,9 @@ static int merge(struct reader *r, cJSON *object, const struct node *own, const 
         for (const struct node *n = from->child; n != NULL; n = n->next) {
             if (n->merges != (pass == 1)) {
                 continue;
+            }
+            if (count_value(r, n) != 0) {
+                return -1;
             }
             if (n->merges) {
                 if (merge_each(r, object, own, behind(n), depth + 1) != 0) {

@@ -139,6 +139,12 @@ static void test_aliases(void **state)
         dt_text_puts(&bomb, "]\n");
     }
     reads(bomb.data, "f.yaml:1:16: more than 2000 values once aliases are followed");
+    dt_text_reset(&bomb);
+    dt_text_puts(&bomb, "a0: &a0 {k: 1}\n"); /* one value, which merges look at 2^29 times */
+    for (int i = 1; i < 30; i++) {
+        dt_text_printf(&bomb, "a%d: &a%d {<<: [*a%d, *a%d]}\n", i, i, i - 1, i - 1);
+    }
+    reads(bomb.data, "f.yaml:3:14: more than 2000 values once aliases are followed");
     dt_text_clear(&bomb);
 }
 
