@@ -576,6 +576,8 @@ struct cJSON *dt_yaml_parse(const char *text, size_t size, const char *where, si
         (void)dt_fail(err, DT_INVALID, "%s: larger than the limit of %zu bytes", where, DT_SCAN_BYTES);
         return NULL;
     }
+    const char *encoding; /* of another mark, which the parser refuses as no UTF-8 */
+    size_t mark = dt_text_mark(text, size, &encoding);
     struct reader *r = dt_alloc(sizeof *r);
     cJSON *tree = NULL;
     *r = (struct reader){.where = where, .most = most, .out = out, .err = err};
@@ -587,7 +589,7 @@ struct cJSON *dt_yaml_parse(const char *text, size_t size, const char *where, si
         (void)dt_fail(err, DT_NO_MEMORY, "%s: no memory to read it", where);
     } else {
         yaml_parser_set_encoding(&r->parser, YAML_UTF8_ENCODING);
-        yaml_parser_set_input_string(&r->parser, (const unsigned char *)text, size);
+        yaml_parser_set_input_string(&r->parser, (const unsigned char *)text + mark, size - mark);
         const struct node *root = read_document(r);
         tree = root != NULL ? build(r, root, 1) : NULL;
         yaml_parser_delete(&r->parser);

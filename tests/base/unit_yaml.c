@@ -82,6 +82,7 @@ static void test_words(void **state)
     reads("# a comment\n{a: [1, {b: 2}], \"c\": x, }", "{\"a\":[1,{\"b\":2}],\"c\":\"x\"}");
     reads("%YAML 1.1\n---\na: 1\n...\n", "{\"a\":1}");
     reads("a: 1\r\nb: 2\r\n", "{\"a\":1,\"b\":2}");
+    reads("\xef\xbb\xbf# a comment\na: 1\n", "{\"a\":1}"); /* as Windows' editors begin a file */
     reads("- 1\n- a: 2\n", "[1,{\"a\":2}]");
 }
 
