@@ -31,12 +31,13 @@ static enum stop_reason judge(struct stopper *s, const struct job_stopping *j, d
         return STOP_DIVERGED;
     }
     double less = j->mode == MODE_MAX ? value - j->min_delta : value + j->min_delta;
-    if (isnan(s->best) ? !isnan(value) : better(j->mode, less, s->best)) {
+    bool none = isnan(s->best), is_best = none ? !isnan(value) : better(j->mode, value, s->best),
+         counts = none ? is_best : better(j->mode, less, s->best);
+    if (counts || (is_best && j->compare_with_best)) {
         s->best = value;
-        s->bad = 0;
-        return STOP_NOT;
     }
-    return ++s->bad >= j->patience ? STOP_PATIENCE : STOP_NOT;
+    s->bad = counts ? 0 : s->bad + 1;
+    return !counts && s->bad >= j->patience ? STOP_PATIENCE : STOP_NOT;
 }
 
 void stopper_check(struct stopper *s, const struct job_stopping *j, int64_t step, double value)

@@ -248,6 +248,7 @@ struct job {
         int mode;            /* enum monitor_mode, resolved */
         int64_t patience;
         double min_delta;
+        bool compare_with_best;                          /* min_delta counts from the best value, as in Transformers */
         double stopping_threshold, divergence_threshold; /* JOB_NO_THRESHOLD: none */
         bool check_finite;
     } stopping;

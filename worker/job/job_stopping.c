@@ -19,6 +19,10 @@ const struct dt_field job_stopping_fields[] = {
     {"mode", "\"auto\"", "which value is better; auto: min of a loss, otherwise max", AT(mode), &mode},
     {"patience", "3", "evaluations without a better value before it ends", AT(patience), &patience},
     {"min_delta", "0", "by how much a value must be better", AT(min_delta), &delta},
+    {"compare_with_best", "false",
+     "min_delta counts from the best value, as in Transformers; false: from the last that was better by it, as in "
+     "Lightning",
+     AT(compare_with_best), &boolean},
     {"stopping_threshold", "null", "it ends when the value is better than this", AT(stopping_threshold), &threshold},
     {"divergence_threshold", "null", "it ends when the value is worse than this", AT(divergence_threshold), &threshold},
     {"check_finite", "true", "it ends when the value is not finite", AT(check_finite), &boolean},

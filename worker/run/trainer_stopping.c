@@ -152,7 +152,11 @@ static void judge_end(struct trainer *t, const struct trainer_evaluation *known)
     }
     char more[96] = "";
     if (s->reason == STOP_PATIENCE) {
-        (void)snprintf(more, sizeof more, " than %.6g in %lld evaluations", s->best, (long long)s->bad);
+        if (j->compare_with_best) { /* the value may be the best */
+            (void)snprintf(more, sizeof more, " by early_stopping.min_delta in %lld evaluations", (long long)s->bad);
+        } else {
+            (void)snprintf(more, sizeof more, " than %.6g in %lld evaluations", s->best, (long long)s->bad);
+        }
     }
     observers_say(&t->observers, "train: step %lld: early stopping: %s %.6g %s%s", (long long)t->run.step, j->monitor,
                   value, reasons[s->reason], more);

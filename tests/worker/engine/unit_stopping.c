@@ -47,6 +47,10 @@ static void test_patience(void **state)
     j.min_delta = 0.5;
     assert_int_equal(RUN(&j, 3, 2.6, 2.6, 2.5, 2.4), 40); /* 2.5 is no 0.5 better than 3 */
     assert_int_equal(RUN(&j, 3, 2.6, 2.6, 2.4, 2.4, 2.4, 2.4), 70);
+    j.compare_with_best = true; /* as EarlyStoppingCallback's early_stopping_threshold */
+    assert_int_equal(RUN(&j, 3, 2.6, 2.6, 2.4, 2.4), 40);
+    assert_int_equal(RUN(&j, 3, 2.6, 2.2, 1.6, 1.5, 1.5, 1.5), 70);
+    assert_int_equal(RUN(&j, 1.603, 1.498, 1.411, 1.343), 40);
     j = settings(MODE_MAX);
     assert_int_equal(RUN(&j, -3, -2, -2.5, -2, -2.5), 50);
     j.patience = 0; /* the first that is not better ends it */

@@ -458,7 +458,7 @@ static void test_best_model(void **state)
               "eval_accuracy\ngreater_is_better: true\neval_strategy: epoch\nload_best_model_at_end: true\n",
               "\"eval_every_n_epochs\": 1", EACH_500 ", \"monitor\": \"val_accuracy\", \"mode\": \"max\", " BEST,
               "\"early_stopping\": {\"monitor\": \"val_accuracy\", \"mode\": \"max\", \"patience\": 3, \"min_delta\": "
-              "0.1, \"check_finite\": false}",
+              "0.1, \"compare_with_best\": true, \"check_finite\": false}",
               NULL);
     arguments("optimizer: muon\n", "", EACH_500, "\"optimizer\": {\"name\": \"muon\"}", NULL);
     arguments("use_muon: true\n", "", EACH_500, "\"optimizer\": {\"name\": \"muon\"}", NULL);

@@ -14,7 +14,7 @@ bool transformers_has_plateau(const struct dialect_use *u);
 /* transformers_events.c */
 dialect_fn transformers_logging, transformers_save_steps, transformers_eval_steps, transformers_eval_delay,
     transformers_per_epoch, transformers_save_strategy, transformers_load_best, transformers_total_limit,
-    transformers_metric, transformers_greater, transformers_patience;
+    transformers_metric, transformers_greater, transformers_patience, transformers_threshold;
 /* Evaluations by steps that eval_steps does not count are those of logging_steps. */
 void transformers_eval_default(struct dialect_use *u);
 /* transformers_optimizer.c */

@@ -230,3 +230,12 @@ void transformers_patience(struct dialect_use *u, const struct dialect_rule *r, 
         dialect_give(u, path, "early_stopping.monitor", cJSON_CreateString("val_loss"));
     }
 }
+
+/* The best value moves with each better one there, however little it is better. */
+void transformers_threshold(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    dialect_give(u, path, r->to, cJSON_Duplicate(value, true));
+    if (stops_early(u)) {
+        dialect_give(u, path, "early_stopping.compare_with_best", cJSON_CreateBool(true));
+    }
+}
