@@ -5,12 +5,6 @@
 #include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <string.h>
-#include <strings.h>
-
-static bool is_word(const cJSON *value, const char *word)
-{
-    return cJSON_IsString(value) && strcasecmp(value->valuestring, word) == 0;
-}
 
 /* A block of another kind than the file's: accelerate does not read it. */
 static void skip_block(struct dialect_use *u, const char *key, const char *kind)
@@ -34,14 +28,14 @@ static void distributed(struct dialect_use *u, const struct dialect_rule *r, con
         "is MULTI_CPU|MULTI_HPU=!HPUs are not supported; the nearest is MULTI_CPU|TP=!tensor parallelism is beyond "
         "scope; the nearest is FSDP";
     const struct dialect_rule kinds = WORDS(r->from, r->to, words);
-    bool fsdp = is_word(value, "FSDP"), deepspeed = is_word(value, "DEEPSPEED");
+    bool fsdp = dialect_is_word(value, "FSDP"), deepspeed = dialect_is_word(value, "DEEPSPEED");
     if (!fsdp) {
         skip_block(u, "fsdp_config", "FSDP");
     }
     if (!deepspeed) {
         skip_block(u, "deepspeed_config", "DEEPSPEED");
     }
-    if ((cJSON_IsFalse(value) || is_word(value, "NO")) && u->world > 1 && !u->converts) {
+    if ((cJSON_IsFalse(value) || dialect_is_word(value, "NO")) && u->world > 1 && !u->converts) {
         dt_config_problem(u->c, path, "is NO, one process, and there are %d ranks; write MULTI_GPU, or start one",
                           u->world);
     } else if (!fsdp && !deepspeed) {
@@ -56,13 +50,13 @@ static void defaults(struct dialect_use *u)
     const cJSON *kind = dt_config_value(u->c, path), *ours = dt_config_value(u->c, "training.strategy");
     if (kind == NULL && strcmp(u->place, "accelerate") == 0) {
         dt_config_problem(u->c, path, "missing; add one of NO, MULTI_GPU, MULTI_CPU, FSDP, DEEPSPEED");
-    } else if (ours == NULL && (is_word(kind, "FSDP") || is_word(kind, "DEEPSPEED"))) {
+    } else if (ours == NULL && (dialect_is_word(kind, "FSDP") || dialect_is_word(kind, "DEEPSPEED"))) {
         /* a block without a stage means 2, a file without one 0 */
         bool file = dt_config_value(u->c, dialect_path(u, "deepspeed_config.deepspeed_config_file")) != NULL;
         dt_config_move(u->c, path, "training.strategy",
-                       cJSON_CreateString(is_word(kind, "FSDP") ? "full_shard"
-                                          : file                ? "zero0"
-                                                                : "zero2"));
+                       cJSON_CreateString(dialect_is_word(kind, "FSDP") ? "full_shard"
+                                          : file                        ? "zero0"
+                                                                        : "zero2"));
     }
 }
 

@@ -119,6 +119,11 @@ bool dialect_is_auto(const cJSON *value)
     return cJSON_IsString(value) && strcmp(value->valuestring, "auto") == 0;
 }
 
+bool dialect_is_word(const cJSON *value, const char *word)
+{
+    return cJSON_IsString(value) && strcasecmp(value->valuestring, word) == 0;
+}
+
 const char *dialect_path(const struct dialect_use *u, const char *key)
 {
     return dt_arena_printf(u->arena, "%s%s", u->prefix, key);

@@ -150,6 +150,8 @@ const char *dialect_path(const struct dialect_use *u, const char *key);
 /* True when the key is given and not "auto". */
 bool dialect_says(const struct dialect_use *u, const char *key);
 bool dialect_is_auto(const struct cJSON *value);
+/* The word, in large or small letters. */
+bool dialect_is_word(const struct cJSON *value, const char *word);
 
 /* A training.strategy without the alias: "deepspeed_stage_3" and "zero_stage_3" are "zero3",
  * "fsdp_no_shard" is "no_shard". In the arena. */

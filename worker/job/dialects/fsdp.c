@@ -4,7 +4,6 @@
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #define STRATEGIES                                                                                                     \
     "FULL_SHARD=full_shard|SHARD_GRAD_OP=shard_grad_op|NO_SHARD=no_shard|HYBRID_SHARD=hybrid_shard|"                   \
@@ -14,19 +13,14 @@
 
 /* ---- PyTorch's ---- */
 
-static bool is_word(const cJSON *value, const char *word)
-{
-    return cJSON_IsString(value) && strcasecmp(value->valuestring, word) == 0;
-}
-
 /* Slices of weights and gradients rest in the host's memory, and so does what the optimizer has. */
 static void cpu_offload(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     const cJSON *inside = cJSON_IsObject(value) ? lightning_argument(value, "offload_params") : value;
-    if (cJSON_IsTrue(inside) || is_word(inside, "true")) {
+    if (cJSON_IsTrue(inside) || dialect_is_word(inside, "true")) {
         dialect_give(u, path, r->to, cJSON_CreateString("cpu"));
         dialect_give(u, path, "offload.optimizer", cJSON_CreateString("cpu"));
-    } else if (!cJSON_IsFalse(inside) && !is_word(inside, "false")) {
+    } else if (!cJSON_IsFalse(inside) && !dialect_is_word(inside, "false")) {
         dialect_wrong(u, path, "true or false, or {\"offload_params\": true}");
     }
 }
@@ -65,7 +59,8 @@ static int version_of(const struct dialect_use *u)
 /* Of version 2 a boolean or a number of ranks; of version 1 the name of a strategy. */
 static void reshard(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
-    bool yes = cJSON_IsTrue(value) || is_word(value, "true"), no = cJSON_IsFalse(value) || is_word(value, "false");
+    bool yes = cJSON_IsTrue(value) || dialect_is_word(value, "true"),
+         no = cJSON_IsFalse(value) || dialect_is_word(value, "false");
     double replicas = 1;
     (void)(strcmp(u->place, "accelerate.fsdp_config") == 0 &&
            dt_config_number(dt_config_value(u->c, "accelerate.parallelism_config.parallelism_config_dp_replicate_size"),
@@ -200,7 +195,7 @@ static bool block_counts(const struct dialect_use *u)
     if (strncmp(u->place, "lightning.", 10) == 0) {
         return strcmp(lightning_class(dt_config_value(u->c, "lightning.trainer.strategy")), "FSDPStrategy") == 0;
     }
-    return strncmp(u->place, "accelerate.", 11) != 0 || is_word(kind, "FSDP");
+    return strncmp(u->place, "accelerate.", 11) != 0 || dialect_is_word(kind, "FSDP");
 }
 
 /* A block alone means that weights are sharded. */

@@ -4,15 +4,13 @@
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
-#include <strings.h>
 
 #define BY_STEPS "checkpointing.save_every_n_steps"
 #define BY_EPOCHS "checkpointing.save_every_n_epochs"
 
-static bool is_word(const struct dialect_use *u, const char *key, const char *word)
+static bool key_is(const struct dialect_use *u, const char *key, const char *word)
 {
-    const cJSON *value = dt_config_value(u->c, dialect_path(u, key));
-    return cJSON_IsString(value) && strcasecmp(value->valuestring, word) == 0;
+    return dialect_is_word(dt_config_value(u->c, dialect_path(u, key)), word);
 }
 
 static double number_of(const struct dialect_use *u, const char *path)
@@ -69,7 +67,7 @@ static bool by_steps(const struct dialect_use *u, const char *key, const char *o
 {
     const cJSON *value = dt_config_value(u->c, dialect_path(u, key));
     value = value == NULL && old != NULL ? dt_config_value(u->c, dialect_path(u, old)) : value;
-    return value == NULL || (cJSON_IsString(value) && strcasecmp(value->valuestring, "steps") == 0);
+    return value == NULL || dialect_is_word(value, "steps");
 }
 
 void transformers_save_steps(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
@@ -99,9 +97,9 @@ void transformers_eval_delay(struct dialect_use *u, const struct dialect_rule *r
 
 void transformers_eval_default(struct dialect_use *u)
 {
-    const char *key = is_word(u, "eval_strategy", "steps")         ? "eval_strategy"
-                      : is_word(u, "evaluation_strategy", "steps") ? "evaluation_strategy"
-                                                                   : NULL;
+    const char *key = key_is(u, "eval_strategy", "steps")         ? "eval_strategy"
+                      : key_is(u, "evaluation_strategy", "steps") ? "evaluation_strategy"
+                                                                  : NULL;
     if (key == NULL || number_of(u, dialect_path(u, "eval_steps")) > 0 ||
         dt_config_value(u->c, "training.eval_every_n_steps") != NULL ||
         dt_config_value(u->c, "training.eval_every_n_epochs") != NULL) {
@@ -135,12 +133,12 @@ void transformers_per_epoch(struct dialect_use *u, const struct dialect_rule *r,
 
 static bool is_true(const struct dialect_use *u, const char *key)
 {
-    return cJSON_IsTrue(dt_config_value(u->c, dialect_path(u, key))) || is_word(u, key, "true");
+    return cJSON_IsTrue(dt_config_value(u->c, dialect_path(u, key))) || key_is(u, key, "true");
 }
 
 static bool keeps_best(const struct dialect_use *u)
 {
-    return is_true(u, "load_best_model_at_end") || is_word(u, "save_strategy", "best");
+    return is_true(u, "load_best_model_at_end") || key_is(u, "save_strategy", "best");
 }
 
 static bool stops_early(const struct dialect_use *u)
@@ -153,9 +151,9 @@ void transformers_save_strategy(struct dialect_use *u, const struct dialect_rule
 {
     const struct dialect_rule words = WORDS(r->from, BY_STEPS, "steps=|no=0|false=0|epoch=0|best=0");
     dialect_words(u, &words, path, value);
-    if (is_word(u, r->from, "epoch")) {
+    if (key_is(u, r->from, "epoch")) {
         dialect_give(u, path, BY_EPOCHS, cJSON_CreateNumber(1));
-    } else if (is_word(u, r->from, "best")) {
+    } else if (key_is(u, r->from, "best")) {
         dialect_give(u, path, "checkpointing.save_top_k", cJSON_CreateNumber(1));
     }
 }
