@@ -54,6 +54,8 @@ static void test_schedules(void **state)
         "\"scheduler\": {\"factor\": 0.5, \"patience\": 2, \"mode\": \"max\", \"min_lr\": 1e-6, \"threshold\": "
         "0.1, \"threshold_mode\": \"abs\", \"cooldown\": 1, \"eps\": 0, \"monitor\": \"val_accuracy\"}",
         "warmup_steps (this lr_scheduler_type has no warm-up in Transformers, either)");
+    same_arguments("num_train_epochs: 1\nmax_grad_norm: null\n", "\"num_epochs\": 1, \"max_grad_norm\": 0", "", NULL);
+    same_arguments("num_epochs: 1\nmax_grad_norm:\n", "\"num_epochs\": 1", "", NULL); /* axolotl's default */
     refused(
         "t.yaml",
         "learning_rate: 1e-4\nlr_scheduler_type: warmup_stable_decay\nlr_scheduler_kwargs:\n  decay_type: 1-sqrt\n"

@@ -145,7 +145,7 @@ void dialect_give(struct dialect_use *u, const char *path, const char *to, cJSON
     struct dt_text is, other;
     dt_text_init(&is);
     dt_text_init(&other);
-    dt_value_show(dt_config_value(u->c, path), &is);
+    dt_value_show(dt_config_given(u->c, path), &is); /* which may be null */
     dt_value_show(dt_config_given(u->c, to), &other);
     dt_config_problem(u->c, path, "is %s, but %s is %s (%s); say it in one place", dt_text_str(&is),
                       dt_config_name(u->c, to), dt_text_str(&other), dt_config_source(u->c, to));
@@ -464,6 +464,9 @@ static void apply_at(struct dialect_use *u)
                 dt_config_known(u->c, path);
             }
             if (dt_config_where(u->c, path) == NULL) {
+                if (r->sees_null && dt_config_given(u->c, path) != NULL) {
+                    r->fn(u, r, path, NULL);
+                }
                 dt_config_pass(u->c, path);
             } else {
                 apply(u, r, path, dt_config_value(u->c, path));

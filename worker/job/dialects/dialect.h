@@ -41,6 +41,7 @@ struct dialect_rule {     /* tables end with a row whose `from` is null */
     enum dialect_outcome outcome; /* of a function */
     bool shallow;                 /* what is below the key is of other rules */
     bool sees_auto;               /* the function judges "auto" itself */
+    bool sees_null;               /* null does not stand for the default: the function gets no value then */
     bool block;                   /* of a refused key: switched off it is said to have no effect */
     const char *fallback;         /* JSON: their default, where the section of `from` is given without it and
                            * nothing says `to`; a key at their top is of the dialect's section.

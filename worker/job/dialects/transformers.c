@@ -162,6 +162,15 @@ static void block(struct dialect_use *u, const struct dialect_rule *r, const cha
     (void)value;
 }
 
+/* null clips nothing; axolotl leaves out what is null. */
+static void clip(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    bool axolotl = dialect_says(u, "micro_batch_size") || dialect_says(u, "num_epochs");
+    if (value != NULL || !axolotl) {
+        dialect_give(u, path, r->to, value != NULL ? cJSON_Duplicate(value, true) : cJSON_CreateNumber(0));
+    }
+}
+
 /* Sharding that is switched on and says no more. */
 static void defaults(struct dialect_use *u)
 {
@@ -214,7 +223,12 @@ static const struct dialect_rule rules[] = {
              "`training.adam_beta2`; of lion `optimizer.beta2`; of sgd and adagrad no effect"),
     FUNCTION("adam_epsilon", "training.adam_epsilon", transformers_epsilon,
              "`training.adam_epsilon`; of lion, sgd and adagrad no effect"),
-    MOVE("max_grad_norm", "training.max_grad_norm"),
+    {.from = "max_grad_norm",
+     .to = "training.max_grad_norm",
+     .how = DIALECT_FUNCTION,
+     .fn = clip,
+     .text = "`training.max_grad_norm`; null is 0, but of axolotl",
+     .sees_null = true},
     FUNCTION("lr_scheduler_type", "training.lr_scheduler_type", transformers_schedule, SCHEDULES),
     FUNCTION("lr_scheduler", "training.lr_scheduler_type", transformers_schedule, SCHEDULES),
     MOVE("lr_scheduler_kwargs.min_lr_rate", "training.min_lr_ratio"),
