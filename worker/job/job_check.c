@@ -16,6 +16,9 @@ static void check_model(struct job *job, struct dt_config *c)
     const char *key = NULL;
     struct dt_error err;
     dialects_check_layers(c, ops->name);
+    if (ops->class_of != NULL && dialects_own_mean(c, ops->class_of(job->model.sizes.bytes))) {
+        job->training.loss_normalization = LOSS_LOCAL_MEAN;
+    }
     if (ops->check != NULL && ops->check(job->model.sizes.bytes, &key, &err) != 0) {
         const char *path = dt_arena_printf(&job->arena, "model.%s", key);
         if (job->model.load != NULL && dt_config_where(c, path) == NULL) { /* the folder's file gives it */

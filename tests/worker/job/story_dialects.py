@@ -79,7 +79,7 @@ def test_files_train_as_ours(tmp_path):
     write(tmp_path / "arguments.yaml", ARGUMENTS)
     write(tmp_path / "lightning.yaml", LIGHTNING)
     theirs = write(tmp_path / "theirs.json", {**base, "training": {"threads": 1}, "accelerate": "accelerate.yaml", "transformers": "arguments.yaml"})
-    ours = write(tmp_path / "ours.json", {**base, "training": {**OURS, "strategy": "shard_grad_op", "lr_scheduler_type": "cosine", "warmup_steps": 2},
+    ours = write(tmp_path / "ours.json", {**base, "training": {**OURS, "strategy": "shard_grad_op", "lr_scheduler_type": "cosine", "warmup_steps": 2, "loss_normalization": "global_tokens"},
                                           "checkpointing": {"save_every_n_steps": 0}, "logging": {"log_every_n_steps": 1}})
     done, first = run(tmp_path, "theirs", theirs)
     _, second = run(tmp_path, "ours", ours)
@@ -146,7 +146,8 @@ def test_ends_and_best_checkpoints_as_ours(tmp_path):
     assert kept(tmp_path / "stops") == kept(tmp_path / "ends")
     theirs = write(tmp_path / "best.json", {**base, "training": {"threads": 1}, "transformers": "best.yaml"})
     ours = write(tmp_path / "own.json", {
-        **base, "training": {"batch_size_per_gpu": 2, "seed": 5, "threads": 1, "max_steps": 20, "eval_every_n_steps": 5, "learning_rate": 2e-3},
+        **base, "training": {"batch_size_per_gpu": 2, "seed": 5, "threads": 1, "max_steps": 20, "eval_every_n_steps": 5, "learning_rate": 2e-3,
+                     "loss_normalization": "global_tokens"},
         "early_stopping": {"monitor": "val_loss", "patience": 3, "check_finite": False},
         "checkpointing": {"save_top_k": 1, "save_every_n_steps": 0, "keep_last_n": 0, "load_best_model_at_end": True}})
     assert run(tmp_path, "best", theirs)[1] == run(tmp_path, "own", ours)[1]

@@ -371,7 +371,9 @@ static void arguments(const char *text, const char *training, const char *checkp
 {
     char all[1024], ours[1024];
     (void)snprintf(all, sizeof all, "num_train_epochs: 2\n%s", text);
-    (void)snprintf(ours, sizeof ours, "{\"training\": {\"num_epochs\": 2%s%s}, \"checkpointing\": {%s}%s%s%s}",
+    (void)snprintf(ours, sizeof ours,
+                   "{\"training\": {\"num_epochs\": 2, \"loss_normalization\": \"global_tokens\"%s%s}, "
+                   "\"checkpointing\": {%s}%s%s%s}",
                    *training != 0 ? ", " : "", training, checkpointing, ", \"logging\": {\"log_every_n_steps\": 500}",
                    *more != 0 ? ", " : "", more);
     same_job("t.yaml", all, 1, ours, inert);

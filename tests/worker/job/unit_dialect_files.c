@@ -252,7 +252,8 @@ static void test_training_arguments(void **state)
         "{\"training\": {\"batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 4, \"learning_rate\": 2e-5, "
         "\"weight_decay\": 0.01, \"num_epochs\": 1, \"max_steps\": -1, \"lr_scheduler_type\": \"cosine\", "
         "\"min_lr_ratio\": 0.25, \"warmup_ratio\": 0.25, \"precision\": \"bf16-mixed\", \"matmul_precision\": "
-        "\"high\", \"seed\": 7, \"strategy\": \"full_shard\", \"collective_timeout\": 0}, \"fsdp\": "
+        "\"high\", \"seed\": 7, \"strategy\": \"full_shard\", \"collective_timeout\": 0, \"loss_normalization\": "
+        "\"global_tokens\"}, \"fsdp\": "
         "{\"backward_prefetch\": \"none\"}, \"activation_checkpointing\": {\"enabled\": true}, \"logging\": "
         "{\"log_every_n_steps\": 1}, \"checkpointing\": {\"save_every_n_steps\": 50, \"keep_last_n\": 2, \"resume\": "
         "\"never\"}, \"data\": {\"sequence_length\": 512}}",
@@ -260,20 +261,24 @@ static void test_training_arguments(void **state)
         "a table), push_to_hub (nothing is uploaded)");
     /* what the file leaves out is as there */
     same_job("t.json", "{\"num_train_epochs\": 2}", 1,
-             "{\"training\": {\"num_epochs\": 2}, \"logging\": {\"log_every_n_steps\": 500}, " NOT_TRAINED "}", NULL);
+             "{\"training\": {\"num_epochs\": 2, \"loss_normalization\": \"global_tokens\"}, \"logging\": "
+             "{\"log_every_n_steps\": 500}, " NOT_TRAINED "}",
+             NULL);
     same_job("t.json", "{\"micro_batch_size\": 3, \"save_strategy\": \"no\", \"bf16\": \"auto\"}", 1,
-             "{\"training\": {\"batch_size_per_gpu\": 3, \"precision\": \"bf16-mixed\"}, \"logging\": "
+             "{\"training\": {\"batch_size_per_gpu\": 3, \"precision\": \"bf16-mixed\", \"loss_normalization\": "
+             "\"global_tokens\"}, \"logging\": "
              "{\"log_every_n_steps\": 500}, \"checkpointing\": {\"save_every_n_steps\": 0, \"keep_last_n\": 0}}",
              NULL);
     write_file("inner.json", "{\"train_micro_batch_size_per_gpu\": \"auto\", \"zero_optimization\": {\"stage\": 2}, "
                              "\"gradient_clipping\": \"auto\", \"steps_per_print\": 9}");
-    same_job(
-        "t.yaml", "per_device_train_batch_size: 5\nmax_grad_norm: 0.5\ndeepspeed: inner.json\n", 2,
-        "{\"training\": {\"batch_size_per_gpu\": 5, \"strategy\": \"zero2\", \"max_grad_norm\": 0.5}, \"logging\": "
-        "{\"log_every_n_steps\": 9}, " NOT_TRAINED "}",
-        NULL);
+    same_job("t.yaml", "per_device_train_batch_size: 5\nmax_grad_norm: 0.5\ndeepspeed: inner.json\n", 2,
+             "{\"training\": {\"batch_size_per_gpu\": 5, \"strategy\": \"zero2\", \"max_grad_norm\": 0.5, "
+             "\"loss_normalization\": \"global_tokens\"}, \"logging\": "
+             "{\"log_every_n_steps\": 9}, " NOT_TRAINED "}",
+             NULL);
     same_job("t.json", "{\"num_train_epochs\": 2, \"deepspeed\": {\"zero_optimization\": {\"stage\": 1}}}", 2,
-             "{\"training\": {\"num_epochs\": 2, \"strategy\": \"zero1\", \"max_grad_norm\": 0}, \"logging\": "
+             "{\"training\": {\"num_epochs\": 2, \"strategy\": \"zero1\", \"max_grad_norm\": 0, "
+             "\"loss_normalization\": \"global_tokens\"}, \"logging\": "
              "{\"log_every_n_steps\": 500}, " NOT_TRAINED "}",
              NULL);
     refused(

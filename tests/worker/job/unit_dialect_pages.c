@@ -100,7 +100,8 @@ static void test_transformers(void **state)
         "max_steps: 2000\npredict_with_generate: false\ngeneration_max_length: 20\nsortish_sampler: false\n",
         1,
         "{\"training\": {\"batch_size_per_gpu\": 8, \"eval_every_n_steps\": 100, \"eval_delay\": 1000, \"seed\": 7, "
-        "\"max_steps\": 2000}, \"checkpointing\": {\"save_every_n_steps\": 0, \"keep_last_n\": 0}, \"logging\": "
+        "\"max_steps\": 2000, \"loss_normalization\": \"global_tokens\"}, \"checkpointing\": {\"save_every_n_steps\": "
+        "0, \"keep_last_n\": 0}, \"logging\": "
         "{\"log_every_n_steps\": 500}}",
         NULL);
     refused("t.yaml",

@@ -9,7 +9,8 @@
 static void same_arguments(const char *text, const char *training, const char *more, const char *inert)
 {
     char ours[1024];
-    (void)snprintf(ours, sizeof ours, "{\"training\": {%s}%s%s, " HF "}", training, *more != 0 ? ", " : "", more);
+    (void)snprintf(ours, sizeof ours, "{\"training\": {\"loss_normalization\": \"global_tokens\", %s}%s%s, " HF "}",
+                   training, *more != 0 ? ", " : "", more);
     same_job("t.yaml", text, 1, ours, inert);
 }
 
@@ -252,10 +253,52 @@ static void test_lightning_strategies(void **state)
             "place\n");
 }
 
+static void test_loss(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *sets[2];
+        int world;
+        enum loss_normalization loss;
+    } cases[] = {
+        {"num_epochs: 1\n", {"model.name=gpt2", "training.seed=1"}, 2, LOSS_GLOBAL_TOKENS},
+        {"num_epochs: 1\naverage_tokens_across_devices: false\n",
+         {"model.name=gpt2", "training.seed=1"},
+         2,
+         LOSS_LOCAL_MEAN},
+        {"gradient_accumulation_steps: 2\naverage_tokens_across_devices: false\nnum_epochs: 1\n",
+         {"model.name=gpt2", "training.seed=1"},
+         1,
+         LOSS_GLOBAL_TOKENS},
+        {"num_epochs: 1\n", {"model.name=bert", "model.task=masked_lm"}, 2, LOSS_LOCAL_MEAN},
+        {"num_epochs: 1\n", {"model.name=bert", "model.task=sequence_classification"}, 2, LOSS_GLOBAL_TOKENS},
+        {"num_epochs: 1\n", {"model.name=modernbert", "model.task=masked_lm"}, 2, LOSS_GLOBAL_TOKENS},
+        {"num_epochs: 1\n", {"model.name=modernbert", "model.task=token_classification"}, 2, LOSS_LOCAL_MEAN},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *sets[] = {cases[i].sets[0], cases[i].sets[1], "data.train=x", "output_dir=o"};
+        write_file("t.yaml", cases[i].text);
+        struct job job;
+        struct dt_error err = {0};
+        struct job_arguments args = {.path = path_of("t.yaml"), .set = sets, .set_count = 4, .world = cases[i].world};
+        if (job_open(&job, &args, NULL, &err) != 0) {
+            fail_msg("%s %s: %s", cases[i].text, sets[1], err.text);
+        }
+        assert_int_equal(job.training.loss_normalization, cases[i].loss);
+        job_close(&job);
+    }
+    refused("t.yaml", "gradient_accumulation_steps: 2\naverage_tokens_across_devices: false\nnum_epochs: 1\n", 2,
+            "t.yaml:2:1: average_tokens_across_devices: with accumulation a rank's mean is over each micro-batch here, "
+            "not over all; write true, or gradient_accumulation_steps 1\n");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_schedules), cmocka_unit_test(test_optimizers), cmocka_unit_test(test_lightning_schedules),
-        cmocka_unit_test(test_lightning_strategies), cmocka_unit_test(test_lightning_flags)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_loss),
+                                       cmocka_unit_test(test_schedules),
+                                       cmocka_unit_test(test_optimizers),
+                                       cmocka_unit_test(test_lightning_schedules),
+                                       cmocka_unit_test(test_lightning_strategies),
+                                       cmocka_unit_test(test_lightning_flags)};
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);
 }

@@ -168,6 +168,9 @@ enum dt_dtype dialect_element(const char *name);
 bool dialects_explain(const char *key, struct dt_text *out);
 /* The blocks that a file asks for by the names of classes ("LlamaDecoderLayer") must be the model's. */
 void dialects_check_layers(struct dt_config *c, const char *model);
+/* True for a class of Transformers that takes the mean of its micro-batch itself, whatever Trainer counts, where a file
+ * of Hugging Face has chosen how losses are added up: they are means of ranks then. */
+bool dialects_own_mean(struct dt_config *c, const char *class);
 
 /* The members of the JSON Schema for keys of a section of the job ("fsdp", or "" for the top) that
  * dialects read: each begins with a comma and a newline. */

@@ -171,6 +171,27 @@ static void clip(struct dialect_use *u, const struct dialect_rule *r, const char
     }
 }
 
+#define LOSS "training.loss_normalization"
+
+/* Of false a rank's loss is the mean over all its micro-batches: our local_mean where there is one of them, our
+ * global_tokens where there is one rank. */
+static void tokens(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    const struct dialect_rule words = WORDS(r->from, r->to, "true=global_tokens|false=local_mean");
+    double steps = 1;
+    bool no = cJSON_IsFalse(value) || dialect_is_word(value, "false");
+    (void)dt_config_number(dt_config_value(u->c, "training.gradient_accumulation_steps"), &steps);
+    if (no && steps > 1 && u->world > 1 && !u->converts) {
+        dt_config_problem(u->c, path,
+                          "with accumulation a rank's mean is over each micro-batch here, not over all; write true, or "
+                          "gradient_accumulation_steps 1");
+    } else if (no && steps > 1 && !u->converts) {
+        dialect_give(u, path, r->to, cJSON_CreateString("global_tokens"));
+    } else {
+        dialect_words(u, &words, path, value);
+    }
+}
+
 /* Sharding that is switched on and says no more. */
 static void defaults(struct dialect_use *u)
 {
@@ -409,7 +430,14 @@ static const struct dialect_rule rules[] = {
     WORDS("load_in_4bit", NULL, "false=|true=!" LATER),
     WORDS("label_smoothing_factor", NULL, "0=|*=!" LATER),
     REFUSE("neftune_noise_alpha", LATER),
-    WORDS("average_tokens_across_devices", "training.loss_normalization", "true=global_tokens|false=local_mean"),
+    {.from = "average_tokens_across_devices",
+     .to = LOSS,
+     .how = DIALECT_FUNCTION,
+     .fn = tokens,
+     .text = "`training.loss_normalization`: true is `global_tokens`; false is `local_mean`, and refused with "
+             "accumulation on several ranks; heads that take means themselves (classes of tokens, masked words but "
+             "ModernBERT's) stay `local_mean`",
+     .fallback = "\"global_tokens\""},
     FUNCTION("fsdp", "training.strategy", fsdp,
              "`training.strategy`: full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2; auto_wrap is "
              "taken; offload: `offload.parameters` and `offload.optimizer` are cpu"),
@@ -603,3 +631,26 @@ const struct dialect dialect_transformers = {
              "gradient_checkpointing|logging_steps|save_steps|eval_strategy|warmup_ratio|num_epochs",
     .rules = rules,
     .defaults = defaults};
+
+bool dialects_own_mean(struct dt_config *c, const char *class)
+{
+    static const char *const classes[] = {"BertForMaskedLM",
+                                          "BertForTokenClassification",
+                                          "RobertaForMaskedLM",
+                                          "RobertaForTokenClassification",
+                                          "DistilBertForMaskedLM",
+                                          "DistilBertForTokenClassification",
+                                          "ModernBertForTokenClassification"};
+    const char *from = dt_config_where(c, "model.load") != NULL ? "model.load" : "model.name";
+    bool own = false;
+    for (size_t i = 0; i < sizeof classes / sizeof classes[0]; i++) {
+        own |= strcmp(classes[i], class) == 0;
+    }
+    /* a key of the job's own has its own name */
+    own = own && dt_config_where(c, LOSS) != NULL && strcmp(dt_config_name(c, LOSS), LOSS) != 0;
+    if (own) {
+        dt_config_move(c, from, LOSS, cJSON_CreateString("local_mean"));
+        dt_config_pass(c, LOSS);
+    }
+    return own;
+}
