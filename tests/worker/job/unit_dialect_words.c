@@ -253,6 +253,18 @@ static void test_lightning_strategies(void **state)
             "place\n");
 }
 
+static void test_auto(void **state)
+{
+    (void)state;
+    same_arguments("num_train_epochs: 1\nbf16: auto\ntf32: auto\nflash_attn: auto\n",
+                   "\"num_epochs\": 1, \"precision\": \"bf16-mixed\"", "", NULL);
+    refused("t.yaml", "per_device_train_batch_size: auto\nlearning_rate: auto\nmax_grad_norm: auto\nfp16: auto\n", 1,
+            "t.yaml:1:1: per_device_train_batch_size: \"auto\" means nothing here; give a value, or remove it\n"
+            "t.yaml:2:1: learning_rate: \"auto\" means nothing here; give a value, or remove it\n"
+            "t.yaml:3:1: max_grad_norm: \"auto\" means nothing here; give a value, or remove it\n"
+            "t.yaml:4:1: fp16: \"auto\" means nothing here; give a value, or remove it\n");
+}
+
 static void test_loss(void **state)
 {
     (void)state;
@@ -294,7 +306,8 @@ static void test_loss(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_loss),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_auto),
+                                       cmocka_unit_test(test_loss),
                                        cmocka_unit_test(test_schedules),
                                        cmocka_unit_test(test_optimizers),
                                        cmocka_unit_test(test_lightning_schedules),

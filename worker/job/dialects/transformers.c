@@ -629,6 +629,7 @@ const struct dialect dialect_transformers = {
     .marks = "per_device_train_batch_size|micro_batch_size|num_train_epochs|model_name_or_path|base_model|"
              "learning_rate|fsdp|accelerate_launch_args|per_device_eval_batch_size|lr_scheduler_type|"
              "gradient_checkpointing|logging_steps|save_steps|eval_strategy|warmup_ratio|num_epochs",
+    .autos = "|tf32|attn_implementation|flash_attn|flash_attention|", /* of axolotl and LLaMA-Factory */
     .rules = rules,
     .defaults = defaults};
 
