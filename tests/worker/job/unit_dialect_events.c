@@ -410,6 +410,7 @@ static void test_arguments(void **state)
     arguments(
         "save_strategy: best\neval_strategy: epoch\nmetric_for_best_model: accuracy\n", "\"eval_every_n_epochs\": 1",
         "\"save_every_n_steps\": 0, \"save_top_k\": 1, \"keep_last_n\": 0, \"monitor\": \"val_accuracy\"", "", NULL);
+    arguments("logging_strategy: no\n", "", EACH_500, "", "logging_strategy (lines come by logging_steps)");
     arguments("logging_strategy: epoch\n", "", EACH_500, "", "logging_strategy (lines come by logging_steps)");
     wrong_arguments(
         "eval_strategy: daily\nsave_strategy: daily\neval_delay: some\nevals_per_epoch: 0.5\nlogging_steps: "

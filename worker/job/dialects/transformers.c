@@ -308,7 +308,7 @@ static const struct dialect_rule rules[] = {
      .fn = transformers_logging,
      .text = "`logging.log_every_n_steps`; a share is one of max_steps",
      .fallback = "500"},
-    WORDS("logging_strategy", NULL, "steps=|epoch=~" BY_STEPS "|no=~" BY_STEPS),
+    WORDS("logging_strategy", NULL, "steps=|epoch=~" BY_STEPS "|no=~" BY_STEPS "|false=~" BY_STEPS),
     WORDS("logging_first_step", NULL, "false=|true=~" BY_STEPS),
     SILENT("logging_nan_inf_filter", "a loss that is not finite is shown"),
     INERT("logging_dir", "logs are in the run's folder"),
