@@ -322,6 +322,9 @@ static void test_model_checkpoint(void **state)
           "\"checkpointing\": {\"save_every_n_seconds\": 3601.5, \"save_every_n_steps\": 0, \"keep_last_n\": 1}", NULL);
     flags(SAVING("train_time_interval: \"0:30:00\", every_n_train_steps: 9"), EVALUATED,
           "\"checkpointing\": {\"save_every_n_seconds\": 1800, \"save_every_n_steps\": 9, \"keep_last_n\": 1}", NULL);
+    wrong_flags(SAVING("every_n_train_steps: 9, every_n_epochs: 1"),
+                "l.yaml:3:3: trainer.callbacks.ModelCheckpoint.every_n_epochs: every_n_train_steps is given, too, and "
+                "Lightning takes one of them; remove one\n");
     wrong_flags(SAVING("save_top_k: 3"),
                 "l.yaml:3:3: trainer.callbacks.ModelCheckpoint.save_top_k: nothing says which are the best; give "
                 "monitor, such as val_loss\n");

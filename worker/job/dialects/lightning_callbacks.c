@@ -153,9 +153,22 @@ static void fall_back(struct dialect_use *u, const char *to, cJSON *value)
 #define BY_STEPS "checkpointing.save_every_n_steps"
 #define BY_EPOCHS "checkpointing.save_every_n_epochs"
 
+/* Lightning takes steps or epochs. */
+static void check_intervals(struct dialect_use *u)
+{
+    double steps = 0, epochs = 0;
+    const char *path = dialect_path(u, "every_n_epochs");
+    (void)dt_config_number(dt_config_value(u->c, dialect_path(u, "every_n_train_steps")), &steps);
+    (void)dt_config_number(dt_config_value(u->c, path), &epochs);
+    if (steps > 0 && epochs > 0) {
+        dt_config_problem(u->c, path, "every_n_train_steps is given, too, and Lightning takes one of them; remove one");
+    }
+}
+
 /* Where no interval is given each epoch saves. The newest is kept beside the best, so that a run can go on. */
 static void checkpoint_defaults(struct dialect_use *u)
 {
+    check_intervals(u);
     bool said = dialect_says(u, "every_n_train_steps") || dialect_says(u, "every_n_epochs") ||
                 dialect_says(u, "train_time_interval") || top_k(u) == 0;
     if (keeps_best(u)) {
@@ -177,7 +190,7 @@ static const struct dialect_rule checkpoint_rules[] = {
              "alone; 1 where it is not given"),
     FUNCTION("every_n_train_steps", "checkpointing.save_every_n_steps", interval, "`checkpointing.save_every_n_steps`"),
     FUNCTION("every_n_epochs", "checkpointing.save_every_n_epochs", interval,
-             "`checkpointing.save_every_n_epochs`; 1 where no interval is given"),
+             "`checkpointing.save_every_n_epochs`; 1 where no interval is given; refused beside every_n_train_steps"),
     FUNCTION("train_time_interval", "checkpointing.save_every_n_seconds", time_interval,
              "`checkpointing.save_every_n_seconds`: an object of weeks, days, hours, minutes, seconds, or H:MM:SS"),
     SILENT("save_last", "the newest checkpoint is always kept"),
