@@ -259,6 +259,11 @@ static void test_training_arguments(void **state)
         "\"never\"}, \"data\": {\"sequence_length\": 512}}",
         "torch_dtype (masters are kept in fp32), report_to (the numbers are in metrics.jsonl, and with logging.csv in "
         "a table), push_to_hub (nothing is uploaded)");
+    refused("t.yaml",
+            "num_train_epochs: 1\nfsdp: full_shard\nfsdp_config: {transformer_layer_cls_to_wrap: [GPT2Block, Foo]}\n",
+            1,
+            "t.yaml:3:15: fsdp_config.transformer_layer_cls_to_wrap: the units of gpt2 are its layers, GPT2Block; "
+            "write that alone\n");
     /* what the file leaves out is as there */
     same_job("t.json", "{\"num_train_epochs\": 2}", 1,
              "{\"training\": {\"num_epochs\": 2, \"loss_normalization\": \"global_tokens\"}, \"logging\": "

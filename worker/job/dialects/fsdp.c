@@ -150,7 +150,7 @@ static const struct dialect_rule block_rules[] = {
     FUNCTION("auto_wrap_policy", "fsdp.auto_wrap_policy", wrap_policy,
              "`fsdp.auto_wrap_policy`: TRANSFORMER_BASED_WRAP = `transformer_based`, SIZE_BASED_WRAP = `size_based`, "
              "NO_WRAP = `none`; Lightning's list of classes = `transformer_based`, and must name the model's layer"),
-    SILENT("transformer_layer_cls_to_wrap", "must be the layer of the model, which is a unit"),
+    SILENT("transformer_layer_cls_to_wrap", "must be the layer of the model alone, which is a unit"),
     FUNCTION("min_num_params", "fsdp.min_num_params", least_params,
              "`fsdp.min_num_params`; above 0, without a policy, `fsdp.auto_wrap_policy` is size_based"),
     WORDS("backward_prefetch", "fsdp.backward_prefetch",
@@ -243,23 +243,28 @@ static const struct {
     {"modernbert", "ModernBertEncoderLayer"},
 };
 
-/* True when the layer is in a name, with or without its package, in "A,B", or in a list. */
-static bool names_layer(const cJSON *value, const char *layer)
+/* Is a name of `size` bytes the layer's, with or without its package? */
+static bool is_layer(const char *name, size_t size, const char *layer)
+{
+    size_t least = strlen(layer);
+    return size >= least && strncmp(name + size - least, layer, least) == 0 &&
+           (size == least || name[size - least - 1] == '.');
+}
+
+/* How many names stand in "A,B", or in a list of such, and how many of them are the layer's. */
+static void count_names(const cJSON *value, const char *layer, int *all, int *own)
 {
     for (const char *p = cJSON_IsString(value) ? value->valuestring : ""; *p != 0; p += *p == ',') {
-        size_t size = strcspn(p, ","), least = strlen(layer);
-        if (size >= least && strncmp(p + size - least, layer, least) == 0 &&
-            (size == least || p[size - least - 1] == '.')) {
-            return true;
-        }
+        p += strspn(p, " ");
+        size_t size = strcspn(p, ", ");
+        *all += size > 0;
+        *own += is_layer(p, size, layer);
         p += size;
+        p += strspn(p, " ");
     }
     for (const cJSON *v = cJSON_IsArray(value) ? value->child : NULL; v != NULL; v = v->next) {
-        if (names_layer(v, layer)) {
-            return true;
-        }
+        count_names(v, layer, all, own);
     }
-    return false;
 }
 
 void dialects_check_layers(struct dt_config *c, const char *model)
@@ -279,8 +284,12 @@ void dialects_check_layers(struct dt_config *c, const char *model)
             (void)snprintf(path, sizeof path, "%s.%s", *place, names[i]);
             const cJSON *value = dt_config_value(c, path);
             value = i < OF_ANY ? value : classes_of(value);
-            if (value != NULL && !names_layer(value, layer)) {
+            int of_all = 0, of_layers = 0;
+            count_names(value, layer, &of_all, &of_layers);
+            if (value != NULL && of_layers == 0) {
                 dt_config_problem(c, path, "the layers of %s are %s; write that, or remove it", model, layer);
+            } else if (i < OF_ANY && of_layers < of_all) {
+                dt_config_problem(c, path, "the units of %s are its layers, %s; write that alone", model, layer);
             }
         }
     }
