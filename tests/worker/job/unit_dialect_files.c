@@ -264,6 +264,12 @@ static void test_training_arguments(void **state)
             1,
             "t.yaml:3:15: fsdp_config.transformer_layer_cls_to_wrap: the units of gpt2 are its layers, GPT2Block; "
             "write that alone\n");
+    struct job job; /* nothing else tells whose file it is */
+    write_file("d.json", "{\"elasticity\": {\"enabled\": true, \"max_train_batch_size\": 24, \"micro_batch_sizes\": "
+                         "[2, 3]}}");
+    write_file("j.json", "{\"training\": {\"seed\": 1}}");
+    opened(&job, "j.json", "d.json", 1);
+    job_close(&job);
     /* what the file leaves out is as there */
     same_job("t.json", "{\"num_train_epochs\": 2}", 1,
              "{\"training\": {\"num_epochs\": 2, \"loss_normalization\": \"global_tokens\"}, \"logging\": "

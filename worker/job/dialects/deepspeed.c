@@ -641,7 +641,7 @@ const struct dialect dialect_deepspeed = {
     .places = places,
     .marks = "zero_optimization|train_batch_size|train_micro_batch_size_per_gpu|steps_per_print|gradient_clipping|"
              "wall_clock_breakdown|zero_allow_untested_optimizer|fp16.enabled|bf16.enabled|optimizer.params|"
-             "scheduler.params|flops_profiler|compression_training|autotuning",
+             "scheduler.params|flops_profiler|compression_training|autotuning|elasticity",
     .autos = "|train_micro_batch_size_per_gpu|gradient_accumulation_steps|train_batch_size|gradient_clipping|"
              "optimizer.params.lr|optimizer.params.betas|optimizer.params.eps|optimizer.params.weight_decay|"
              "scheduler.params.warmup_min_lr|scheduler.params.warmup_max_lr|scheduler.params.warmup_num_steps|"
