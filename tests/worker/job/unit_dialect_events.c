@@ -397,6 +397,7 @@ static void test_arguments(void **state)
     (void)state;
     arguments("eval_strategy: epoch\n", "\"eval_every_n_epochs\": 1", EACH_500, "", NULL);
     arguments("evaluation_strategy: steps\n", "\"eval_every_n_steps\": 500", EACH_500, "", NULL);
+    arguments("eval_strategy: steps\neval_steps: 0\n", "\"eval_every_n_steps\": 500", EACH_500, "", NULL);
     arguments("eval_strategy: 'no'\neval_steps: 7\n", "", EACH_500, "", NULL);
     arguments("eval_strategy: steps\neval_steps: 0.25\nsave_steps: 0.5\n", "\"eval_every_n_epochs\": 0.5",
               "\"save_every_n_epochs\": 1, \"keep_last_n\": 0", "", NULL);

@@ -79,7 +79,9 @@ void transformers_save_steps(struct dialect_use *u, const struct dialect_rule *r
 
 void transformers_eval_steps(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
-    if (by_steps(u, "eval_strategy", "evaluation_strategy")) {
+    double number = 0;
+    bool none = dt_config_number(value, &number) && number == 0; /* logging_steps counts then */
+    if (!none && by_steps(u, "eval_strategy", "evaluation_strategy")) {
         interval(u, path, value, r->to, "training.eval_every_n_epochs");
     }
 }
