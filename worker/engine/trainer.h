@@ -190,6 +190,7 @@ struct trainer_saver {
     int64_t tries;
     int64_t saved_step; /* of the newest checkpoint; -1: there is none */
     char *saved_path;   /* where it is; null: there is none */
+    bool elsewhere;     /* it is of another folder than this run's, as rank 0 sees it; where save_top_k is above 0 */
     /* The checkpoint that was loaded is of a version that did not keep config.json as it came. */
     bool rewritten;
     /* Rank 0, from trainer_keep_origin or trainer_load on: config.json of the exported folder. */

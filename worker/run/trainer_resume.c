@@ -347,18 +347,23 @@ static void propose(struct trainer *t, struct search *s, struct dt_text *out)
     }
 }
 
+/* The checkpoint that was loaded, or what stands for a snapshot, is one of checkpoint_dir. */
+static bool is_own(const struct trainer *t, const char *loaded)
+{
+    struct saved_snapshot snapshot;
+    char *own = checkpoint_path(t->job->checkpointing.checkpoint_dir, t->run.step);
+    bool is = trainer_is_snapshot(loaded, &snapshot) || same_folder(loaded, own);
+    free(own);
+    return is;
+}
+
 /* Rank 0, once the beginning is loaded: what is newer is no part of this course, and later
  * rounds need not begin again. */
 static int settle_course(struct trainer *t, struct search *s, const char *loaded, struct dt_error *err)
 {
     const struct job_checkpointing *job = &t->job->checkpointing;
-    char *own = checkpoint_path(job->checkpoint_dir, t->run.step);
-    struct saved_snapshot snapshot;
-    int64_t first = 0, last = 0;
-    bool course = loaded != NULL && (trainer_is_snapshot(loaded, &snapshot) || same_folder(loaded, own));
-    int64_t after = course ? t->run.step : -1;
+    int64_t first = 0, last = 0, after = loaded != NULL && is_own(t, loaded) ? t->run.step : -1;
     int left = course_leave_behind(job->checkpoint_dir, after, &first, &last, err);
-    free(own);
     if (left == 1) {
         observers_say(&t->observers,
                       "train: %s: 1 checkpoint, of step %lld, is newer than what this course goes on from: set aside "
@@ -547,6 +552,41 @@ static int all_loaded(struct trainer *t, int loaded, struct dt_error *err)
     return rc;
 }
 
+/* Of the best checkpoints that a manifest lists, those stay that are in checkpoint_dir, as rank 0 sees it. Where one is
+ * not, the evaluation of this step is judged once more: it may be one of the best now. */
+static int keep_best(struct trainer *t, const char *loaded, struct dt_error *err)
+{
+    const struct job_checkpointing *job = &t->job->checkpointing;
+    struct best_list *l = &t->run.best;
+    struct dt_text there;
+    char word[32];
+    if (job->save_top_k == 0) {
+        return 0;
+    }
+    dt_text_init(&there);
+    bool own = t->rank == 0 && is_own(t, loaded);
+    dt_text_puts(&there, own ? "own " : "other ");
+    for (int i = 0; i < l->count && own; i++) {
+        char *path = checkpoint_path(job->checkpoint_dir, l->item[i].step);
+        if (checkpoint_looks_whole(path)) {
+            dt_text_printf(&there, "%lld ", (long long)l->item[i].step);
+        }
+        free(path);
+    }
+    int rc = trainer_share(t, "train/best", &there, NULL, FOR_EVER_S, err);
+    t->saver.elsewhere = rc == 0 && strncmp(there.data, "other", 5) == 0;
+    l->seen = t->saver.elsewhere ? 0 : l->seen;
+    for (int i = l->count - 1; i >= 0 && rc == 0; i--) {
+        (void)snprintf(word, sizeof word, " %lld ", (long long)l->item[i].step);
+        if (strstr(there.data, word) == NULL) {
+            best_remove(l, l->item[i].step);
+            l->seen = 0;
+        }
+    }
+    dt_text_clear(&there);
+    return rc;
+}
+
 int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
 {
     struct search s = {.path = NULL};
@@ -577,6 +617,7 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
     if (*found) {
         rc = all_loaded(t, trainer_load(t, path.data, &changes, err), err);
         rc = rc == 0 ? trainer_spread_snapshot(t, path.data, err) : rc;
+        rc = rc == 0 ? keep_best(t, path.data, err) : rc;
     }
     if (rc == 0) {
         trainer_keep_snapshot(t, *found ? path.data : NULL);

@@ -318,6 +318,7 @@ int save_agree(struct trainer *t, const struct checkpoint_state *state, struct d
 void save_done(struct trainer *t, int64_t step, double begin_s, double pause_s)
 {
     t->saver.saved_step = step;
+    t->saver.elsewhere = false;
     free(t->saver.saved_path);
     t->saver.saved_path = checkpoint_path(t->job->checkpointing.checkpoint_dir, step);
     atomic_store(&t->world->page->saved_step, step);

@@ -178,7 +178,7 @@ static void judge_checkpoint(struct trainer *t, const struct trainer_evaluation 
     double value = monitored(t, j->monitor != NULL ? j->monitor : "val_loss", known);
     if (best_wants(&t->run.best, j->save_top_k, j->mode, t->run.step, value)) {
         best_add(&t->run.best, t->run.step, value);
-        t->run.best_due = t->saver.saved_step != t->run.step;
+        t->run.best_due = t->saver.saved_step != t->run.step || t->saver.elsewhere;
     }
 }
 

@@ -105,6 +105,69 @@ def test_the_list_is_kept_over_a_stop(place):
     assert (out / "model" / "model.safetensors").read_bytes() == hashes[0] != hashes[1]
 
 
+def exported(folder, path):
+    """The weights that an export of a checkpoint has."""
+    code, text, err = training.dtckpt("export", path, folder / "one")
+    assert code == 0, err
+    data = (folder / "one" / "model.safetensors").read_bytes()
+    shutil.rmtree(folder / "one")
+    return data
+
+
+BEST = [*EVALUATED, "checkpointing.save_top_k=1", "checkpointing.keep_last_n=1", "checkpointing.load_best_model_at_end=true"]
+
+
+@pytest.mark.parametrize("ranks, more", [(1, []), (3, ["checkpointing.asynchronous=true"])])
+def test_the_best_of_another_folder_begin_anew(place, ranks, more):
+    """A run that goes on from another's checkpoint keeps its own: the first is where it began, if an evaluation there is the best."""
+    folder, job = place
+    first, out = folder / f"first-{ranks}", folder / f"second-{ranks}"
+    assert training.train(job, first, ranks=ranks, sets=[*BEST, "training.max_steps=20"]).code == 0
+    start = first / "checkpoints" / "step-00000020"
+    sets = [*BEST, *more, f"checkpointing.resume={start}", "training.max_steps=40", "checkpointing.accept=learning_rate,warmup_steps"]
+    result = training.train(job, out, ranks=ranks, sets=[*sets, "training.learning_rate=3", "training.warmup_steps=0"])
+    losses = training.metrics(out, "val_loss")
+    assert result.code == 0 and min(losses, key=losses.get) == 20, (result, losses)
+    assert saved_steps(out) == [20, 40] and [x["step"] for x in manifest(out, 40)["best"]["list"]] == [20]
+    assert (out / "model" / "model.safetensors").read_bytes() == exported(folder, start)
+
+
+def test_a_best_checkpoint_that_is_gone_is_none(place):
+    """The newest is damaged, and the best that the one before it lists has made way meanwhile: the run goes on without it."""
+    folder, job = place
+    out = folder / "gone"
+    sets = [*BEST, "checkpointing.mode=max", "checkpointing.keep_last_n=2", "checkpointing.save_every_n_steps=10"]
+    assert training.train(job, out, sets=[*sets, "training.max_steps=30"]).code == 0
+    best = [x["step"] for x in manifest(out, 30)["best"]["list"]]
+    assert len(best) == 1 and best == [x["step"] for x in manifest(out, 20)["best"]["list"]] and best[0] < 20
+    shutil.rmtree(out / "checkpoints" / f"step-{best[0]:08}")
+    for part in (out / "checkpoints" / "step-00000030").glob("slices*"):
+        with open(part, "r+b") as f:
+            f.seek(3000)
+            f.write(b"x")
+    result = training.train(job, out, sets=[*sets, "training.max_steps=20"])
+    assert result.code == 0 and "the one before is tried" in result.err, result
+    assert (out / "model" / "model.safetensors").read_bytes() == exported(folder, out / "checkpoints" / "step-00000020")
+    assert training.train(job, out, sets=[*sets, "training.max_steps=40"]).code == 0
+    assert {x["step"] for x in manifest(out, 40)["best"]["list"]} <= set(saved_steps(out))
+
+
+def test_a_best_checkpoint_that_is_removed_while_the_run_goes_on(place):
+    """The model is that of the last checkpoint, with a line."""
+    folder, _ = place
+    data = training.make_data(folder)
+    job = training.make_job(folder, name="removed.json", data={"val": f"{data}/train-*.bin"})
+    out, sets = folder / "removed", [*BEST, "checkpointing.mode=max", "training.max_steps=1000000", "training.max_time=3"]
+    first = out / "checkpoints" / "step-00000005"
+    with support.Job(["--nproc_per_node=1", "train", job, "--output_dir", out, *(y for x in sets for y in ("--set", x))]) as running:
+        support.wait_until(lambda: (first / "manifest.json").exists(), "the best checkpoint")
+        shutil.rmtree(first)
+        result = running.finish()
+    last = out / "checkpoints" / f"step-{saved_steps(out)[-1]:08}"
+    assert result.code == 0 and f"train: {first}: the best checkpoint is gone; the model is that of {last}" in result.err, result
+    assert (out / "model" / "model.safetensors").read_bytes() == exported(folder, last)
+
+
 @pytest.mark.parametrize("ranks, sets, patience, delta", [(1, ["early_stopping.min_delta=0.03"], 2, 0.03), (3, ["early_stopping.min_delta=0.05"], 2, 0.05)])
 def test_early_stopping(place, ranks, sets, patience, delta):
     folder, job = place
