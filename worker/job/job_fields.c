@@ -551,8 +551,9 @@ static const struct dt_field checkpointing_fields[] = {
      "training stands still only while what is saved is copied to host memory, and goes on while it is written",
      AT(beside), &boolean},
     {"skip_when_saving", "false",
-     "asynchronous: a save that falls due while one is being written is left out; false: it waits", AT(skips),
-     &boolean},
+     "asynchronous: a save that falls due while one is being written is left out, unless it is one of the best; false: "
+     "it waits",
+     AT(skips), &boolean},
     {"save_timeout", "600", "seconds a save may take; 0: any", AT(save_timeout_s), &seconds},
     {"snapshot_every_n_steps", "0",
      "steps between copies of the state in host memory, from which the job goes on when a worker dies; 0: "

@@ -81,21 +81,20 @@ int trainer_end_save(struct trainer *t, bool wait, struct dt_error *err)
 }
 
 /* Begins a save beside training. One that is still being written is waited for, or keeps this one from
- * being made: as rank 0 sees it, which is the last to know that it is over. */
+ * being made, if it is none of the best: as rank 0 sees it, which is the last to know that it is over. */
 static int save_beside(struct trainer *t, struct dt_error *err)
 {
-    bool busy = trainer_save_runs(t);
+    bool busy = trainer_save_runs(t), skips = t->job->checkpointing.skips && !t->run.best_due;
     char key[64];
     int rc = 0;
     trainer_report(t, MOMENT_SAVING);
     (void)snprintf(key, sizeof key, "train/saving/%lld", (long long)t->run.step);
-    if (t->job->checkpointing.skips && t->saver.tries > 0 && trainer_agree(t, key, &busy, err) != 0) {
+    if (skips && t->saver.tries > 0 && trainer_agree(t, key, &busy, err) != 0) {
         return -1;
     }
-    if (t->job->checkpointing.skips && busy) {
+    if (skips && busy) {
         observers_say(&t->observers, "train: step %lld is not saved: the save before it is still being written",
                       (long long)t->run.step);
-        trainer_best_saved(t, t->run.step, false);
     } else {
         t->run.best_due = false;
         rc = trainer_end_save(t, true, err) != 0 ? -1 : trainer_save_begin(t, err);

@@ -137,6 +137,23 @@ def test_training_goes_on_while_the_disk_is_slow(place, tmp_path, skips):
     assert left_out == (["20", "30"] if skips else [])
 
 
+def test_the_best_is_not_left_out(place, tmp_path):
+    """One of the best waits for the save before it, whatever skip_when_saving says."""
+    folder, job = place
+    out = folder / "slow-best"
+    running, gate = slow_run(folder, job, out, tmp_path, "checkpointing.skip_when_saving=true", "training.eval_every_n_steps=20", "checkpointing.save_top_k=2")
+    with running:
+        support.wait_until(lambda: last_step(out) >= 20, "steps beside the save")
+        time.sleep(0.5)
+        assert last_step(out) == 20
+        gate.unlink()
+        result = running.finish()
+    assert result.code == 0 and "step 20 is not saved" not in result.err, result
+    assert {10, 20, 40} <= set(saved_steps(out))
+    with open(out / "checkpoints" / "step-00000040" / "manifest.json") as f:
+        assert [x["step"] for x in json.load(f)["best"]["list"]] == [20, 40]
+
+
 def test_a_clock_asks_once_an_interval(place, tmp_path):
     """A save that is left out is not asked for again with each step."""
     folder, job = place
