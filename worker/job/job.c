@@ -83,6 +83,8 @@ static int read_optimizer(struct job *job, struct dt_config *c)
     return bad;
 }
 
+/* One spelling per folder, since its lock and what is set aside lie beside it: "./a//b/./" ->
+ * "a/b". Where ".." leads is up to links. */
 static const char *plain_path(struct dt_arena *arena, const char *path)
 {
     char *out = dt_arena_strdup(arena, path), *to = out;

@@ -230,8 +230,6 @@ static void choose_scaler(struct job *job)
     }
 }
 
-/* One spelling per folder, since its lock and what is set aside lie beside it: "./a//b/./" ->
- * "a/b". Where ".." leads is up to links. */
 /* A check across keys would blame the wrong one where a default stands in for a bad value, so it
  * asks for good sections. */
 void job_check_sections(struct job *job, struct dt_config *c, const bool *good, int world)

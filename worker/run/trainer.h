@@ -17,6 +17,8 @@ int trainer_choose_plans(struct trainer *t, struct world *w, struct dt_error *er
 /* Loads the newest complete checkpoint as checkpointing.resume says; *found. All ranks load the
  * same one. */
 int trainer_resume(struct trainer *t, bool *found, struct dt_error *err);
+/* True if both paths are there and lead to one file or folder. */
+bool trainer_same_file(const char *a, const char *b);
 /* Waits for a key of the store, showing a pulse. */
 int trainer_await(struct trainer *t, const char *key, struct dt_text *out, double timeout_s, struct dt_error *err);
 /* Rank 0's text reaches all ranks; with a `failure` (null: none; only rank 0's counts) it is

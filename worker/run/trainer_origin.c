@@ -14,7 +14,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static void put_member(void *to, const char *key, const char *json)
 {
@@ -194,12 +193,6 @@ static void put_ends(struct trainer *t)
     }
 }
 
-static bool same_folder(const char *a, const char *b)
-{
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 /* The config.json that is kept says what the weights say, which are not there when the source is gone. */
 static int keep_untied(const struct trainer *t, const char *own, struct dt_error *err)
 {
@@ -239,7 +232,7 @@ static int keep_found(struct trainer *t, const char *own, struct dt_error *err)
     const char *load = t->job->model.load;
     char *other = checkpoint_origin(t->saver.saved_path), *home = dt_strdup(other);
     dt_file_strip(home);
-    bool ours = same_folder(home, t->job->checkpointing.checkpoint_dir), there = dt_file_exists(other);
+    bool ours = trainer_same_file(home, t->job->checkpointing.checkpoint_dir), there = dt_file_exists(other);
     int rc = 0;
     if (there && !ours) {
         rc = keep(t, other, own, err);

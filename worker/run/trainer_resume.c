@@ -210,7 +210,7 @@ static int find_named(struct search *s, const char *dir, const char *resume, str
     return -1;
 }
 
-static bool same_folder(const char *a, const char *b)
+bool trainer_same_file(const char *a, const char *b)
 {
     struct stat x, y;
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
@@ -221,7 +221,7 @@ static int64_t named_step(const char *dir, const char *resume)
 {
     int64_t step = step_in(resume);
     char *path = checkpoint_path(dir, step);
-    bool here = step >= 0 && (!dt_file_exists(resume) || same_folder(resume, path));
+    bool here = step >= 0 && (!dt_file_exists(resume) || trainer_same_file(resume, path));
     free(path);
     return here ? step : -1;
 }
@@ -352,7 +352,7 @@ static bool is_own(const struct trainer *t, const char *loaded)
 {
     struct saved_snapshot snapshot;
     char *own = checkpoint_path(t->job->checkpointing.checkpoint_dir, t->run.step);
-    bool is = trainer_is_snapshot(loaded, &snapshot) || same_folder(loaded, own);
+    bool is = trainer_is_snapshot(loaded, &snapshot) || trainer_same_file(loaded, own);
     free(own);
     return is;
 }

@@ -64,8 +64,11 @@ static bool ends_epochs(const struct trainer *t, double every, int64_t step)
 /* Epochs that are done after a step. */
 static double epochs_after(const struct trainer *t, int64_t step)
 {
+    if (step <= t->run.first_step) {
+        return epochs_at(t, t->run.epoch, t->run.position);
+    }
     const struct trainer_pending *p = &t->stepper.pending[(step - 1) % 2];
-    return step > t->run.first_step ? epochs_at(t, p->epoch, p->position) : epochs_at(t, t->run.epoch, t->run.position);
+    return epochs_at(t, p->epoch, p->position);
 }
 
 bool trainer_save_falls_on(const struct trainer *t, int64_t step)
