@@ -356,6 +356,11 @@ static int export(const char *path, const char *folder, const struct export_opti
         (void)dt_fail(&err, DT_INVALID, "export: the name of the folder is empty");
         return fail(&err, 2);
     }
+    struct stat st;
+    if (stat(folder, &st) == 0 && !S_ISDIR(st.st_mode)) {
+        (void)dt_fail(&err, DT_INVALID, "export: %s: is no folder; give another one", folder);
+        return fail(&err, 2);
+    }
     char *other = checkpoint_export_foreign(folder);
     if (other != NULL) {
         (void)dt_fail(&err, DT_INVALID, "export: %s: holds %s, which no export wrote; give another folder", folder,

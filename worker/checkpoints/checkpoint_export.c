@@ -416,14 +416,16 @@ int checkpoint_export(struct checkpoint *c, const char *folder, const struct exp
 
 static bool is_foreign(const char *folder, const char *name)
 {
-    static const char *const of_runs[] = {"checkpoints", "manifest.json", "job.json"};
+    static const char *const of_runs[] = {"checkpoints", "manifest.json", "job.json", "course.json", "owner.json"};
+    bool leftover;
     for (size_t i = 0; i < sizeof of_runs / sizeof *of_runs; i++) {
         if (strcmp(name, of_runs[i]) == 0) {
             return true;
         }
     }
     if (!dt_text_ends_with(name, ".safetensors")) {
-        return dt_text_ends_with(name, ".bin") || dt_text_ends_with(name, ".pth") || dt_text_ends_with(name, ".gguf");
+        return checkpoint_step_of(name, &leftover) >= 0 || dt_text_ends_with(name, ".bin") ||
+               dt_text_ends_with(name, ".pth") || dt_text_ends_with(name, ".gguf");
     }
     char *path = dt_format("%s/%s", folder, name);
     struct st_file *f = NULL;

@@ -301,12 +301,19 @@ def test_options_of_an_export(tmp_path, weights, no_dimensions):
 
 def test_what_no_export_wrote_stays(tmp_path, weights, no_dimensions):
     """A folder with weights of another program, or of a run, is no place for an export; one of an earlier export is."""
-    for name in ("model.safetensors", "pytorch_model.bin", "manifest.json"):
+    for name in ("model.safetensors", "pytorch_model.bin", "manifest.json", "course.json", "owner.json", "step-00000002", "step-00000002.tmp-1"):
         folder = tmp_path / name.replace(".", "-")
         folder.mkdir()
         (folder / name).write_text("not ours")
         code, _, err = training.dtckpt("export", weights[0] / "out", folder)
         assert code == 2 and f"holds {name}, which no export wrote; give another folder" in err and os.listdir(folder) == [name], err
+    checkpoints = weights[0] / "out" / "checkpoints"
+    before = sorted(os.listdir(checkpoints))
+    code, _, err = training.dtckpt("export", weights[0] / "out", checkpoints)
+    assert code == 2 and "which no export wrote; give another folder" in err and sorted(os.listdir(checkpoints)) == before, err
+    (tmp_path / "file").write_text("not ours")
+    code, _, err = training.dtckpt("export", weights[0] / "out", tmp_path / "file")
+    assert code == 2 and f"export: {tmp_path}/file: is no folder; give another one" in err, err
     for _ in range(2):
         assert training.dtckpt("export", weights[0] / "out", tmp_path / "new")[0] == 0
 
