@@ -381,13 +381,14 @@ enum job_key_kind {
                       * the next step on */
     JOB_KEY_LENGTH   /* of the run: always */
 };
-enum { JOB_KEYS_MAX = 192 };
+enum { JOB_KEYS_MAX = 192, JOB_VALUE_BYTES = 96 };
 #define JOB_DATA_KEY "data.train" /* compared by content */
 #define JOB_WEIGHTS_ALONE " (with its weights alone: dtckpt export CHECKPOINT DIR, then model.load DIR)"
 struct job_change {
     char key[64];
     enum job_key_kind kind;
-    char was[64], is[64]; /* JSON, cut short; "" of JOB_DATA_KEY */
+    char was[JOB_VALUE_BYTES], is[JOB_VALUE_BYTES]; /* JSON; "" of JOB_DATA_KEY */
+    bool cut;                                       /* they are parts of it, where they differ */
 };
 struct job_changes {
     struct job_change list[JOB_KEYS_MAX];

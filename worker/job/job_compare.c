@@ -179,11 +179,31 @@ static const cJSON *value_at(const cJSON *tree, const char *path)
     return cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(tree, section), dot + 1);
 }
 
-static void show(const cJSON *value, char *out, size_t out_bytes)
+static void show_from(const char *text, size_t at, char out[JOB_VALUE_BYTES])
 {
-    char *text = cJSON_PrintUnformatted(value);
-    (void)snprintf(out, out_bytes, "%s", text != NULL ? text : "null");
-    cJSON_free(text);
+    size_t size = strlen(text + at), room = JOB_VALUE_BYTES - 1 - (at > 0 ? 3 : 0);
+    bool whole = size <= room;
+    (void)snprintf(out, JOB_VALUE_BYTES, "%s%.*s%s", at > 0 ? "..." : "", (int)(whole ? size : room - 3), text + at,
+                   whole ? "" : "...");
+}
+
+/* Two values that differ, as JSON. Where one is too long, *cut: both are shown from a little before their difference
+ * on, with "..." for what is left out. */
+static void show(const cJSON *a, const cJSON *b, char x[JOB_VALUE_BYTES], char y[JOB_VALUE_BYTES], bool *cut)
+{
+    enum { BEFORE = 20 };
+    char *p = cJSON_PrintUnformatted(a), *q = cJSON_PrintUnformatted(b);
+    const char *was = p != NULL ? p : "null", *is = q != NULL ? q : "null";
+    size_t at = 0;
+    while (was[at] == is[at] && was[at] != '\0') {
+        at++;
+    }
+    *cut = strlen(was) >= JOB_VALUE_BYTES || strlen(is) >= JOB_VALUE_BYTES;
+    at = *cut && at > BEFORE ? at - BEFORE : 0;
+    show_from(was, at, x);
+    show_from(is, at, y);
+    cJSON_free(q);
+    cJSON_free(p);
 }
 
 /* True if both jobs give a key of the model the same meaning: null, and the value that null stands
@@ -244,8 +264,7 @@ static bool differs(const struct model_ops *ops, const struct job_key *key, cons
     bool differ = x != NULL && y != NULL && !cJSON_Compare(x, y, true) && !same_in_model(ops, key->path, was, is) &&
                   !same_strategy(key->path, x, y);
     if (differ) {
-        show(x, out->was, sizeof out->was);
-        show(y, out->is, sizeof out->is);
+        show(x, y, out->was, out->is, &out->cut);
         /* above 0 there is state, whatever the number */
         bool kept = cJSON_IsNumber(x) && cJSON_IsNumber(y) && x->valuedouble > 0 && y->valuedouble > 0;
         out->kind = state && kept ? JOB_KEY_NUMBER : key->kind;
@@ -412,13 +431,13 @@ static void list_apart(struct apart *out, const char *section, const cJSON *x, c
 {
     for (const cJSON *v = x != NULL ? x->child : NULL; v != NULL; v = v->next) {
         const cJSON *w = cJSON_GetObjectItemCaseSensitive(y, v->string);
-        char path[128], here[64], there[64];
+        char path[128], here[JOB_VALUE_BYTES], there[JOB_VALUE_BYTES];
+        bool cut;
         (void)snprintf(path, sizeof path, "%s%s%s", section, *section != 0 ? "." : "", v->string);
         if (*section == 0 && cJSON_IsObject(v)) {
             list_apart(out, path, v, w, absent);
         } else if (!is_of_the_host(path) && (absent ? w == NULL : w != NULL && !cJSON_Compare(v, w, true))) {
-            show(v, here, sizeof here);
-            show(w, there, sizeof there);
+            show(v, w, here, there, &cut);
             dt_text_printf(&out->names, "%s%s", out->count > 0 ? ", " : "", path);
             if (out->count++ == 0) {
                 dt_text_printf(&out->first, "%s is %s here and %s there", path, here, there);

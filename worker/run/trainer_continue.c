@@ -84,6 +84,17 @@ struct horizon trainer_horizon(const struct trainer *t)
     return h;
 }
 
+/* A value as JSON: a part of one is a string. */
+static void put_value(struct dt_text *out, const char *key, const char *value, bool cut)
+{
+    dt_text_printf(out, "\"%s\": ", key);
+    if (cut) {
+        dt_text_json(out, value, strlen(value));
+    } else {
+        dt_text_puts(out, value);
+    }
+}
+
 static void say_change(struct trainer *t, const struct job_change *change, const char *data)
 {
     struct dt_text what, fields;
@@ -97,7 +108,9 @@ static void say_change(struct trainer *t, const struct job_change *change, const
         dt_text_json(&fields, data, strlen(data));
     } else {
         dt_text_printf(&what, "%s %s -> %s", change->key, change->was, change->is);
-        dt_text_printf(&fields, "\"was\": %s, \"is\": %s", change->was, change->is);
+        put_value(&fields, "was", change->was, change->cut);
+        dt_text_puts(&fields, ", ");
+        put_value(&fields, "is", change->is, change->cut);
     }
     dt_text_printf(&what, " from step %lld", (long long)t->run.step);
     dt_text_puts(&what, change->kind == JOB_KEY_DATA ? ", with the first sample" : "");

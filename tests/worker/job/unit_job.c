@@ -928,10 +928,14 @@ static const char *go_on(const struct job *was, const char *json, const char *se
 
 #define ANEW "or begin anew with --fresh or another output_dir"
 
+#define LONG_GROUPS(decay)                                                                                             \
+    "optimizer.groups=[{\"params\": [\"*.bias\", \"*.ln_1.*\", \"*.ln_2.*\", \"transformer.wte.*\", "                  \
+    "\"transformer.ln_f.*\", \"transformer.wpe.*\"], \"weight_decay\": " decay "}]"
+
 static void test_compare(void **state)
 {
     (void)state;
-    struct job a;
+    struct job a, b;
     struct job_changes changes;
     struct dt_error err = {0};
     opened(&a, SMALL, NULL);
@@ -963,6 +967,13 @@ static void test_compare(void **state)
                         "(checkpointing.accept), " ANEW);
     assert_string_equal(go_on(&a, SMALL, "training.max_steps=7", NULL),
                         "training.max_steps -1 -> 7; training.num_epochs 3 -> 0; ");
+    /* of long values, where they differ */
+    opened(&b, SMALL, LONG_GROUPS("0.125"));
+    const char *groups = go_on(&b, SMALL, LONG_GROUPS("0.25"), NULL);
+    assert_true(strstr(groups, "optimizer.groups: was ...") == groups);
+    assert_non_null(strstr(groups, "0.125"));
+    assert_non_null(strstr(groups, "0.25"));
+    job_close(&b);
     /* null, and the value that null stands for */
     assert_string_equal(go_on(&a, SMALL, "model.n_inner=3072", NULL), "");
     assert_string_equal(go_on(&a, SMALL, "model.n_inner=100", NULL), "model.n_inner: was null, is now 100; go back to "

@@ -59,3 +59,21 @@ def test_other_data(place, tmp_path):
 def test_places_may_differ(place):
     result, out = run(place, "threads", lambda j: j["training"].update(threads=2))
     assert result.code == 0 and (out / "metrics.jsonl").exists(), result
+
+
+def test_a_long_value_that_was_accepted(place):
+    """The event is JSON, and what is shown of both values is where they differ."""
+    folder, job = place
+    out = folder / "long"
+
+    def groups(decay):
+        return "optimizer.groups=" + json.dumps([{"params": ["*.bias", "*.ln_1.*", "*.ln_2.*", "transformer.wte.*", "transformer.ln_f.*"], "weight_decay": decay}])
+
+    assert training.train(job, out, sets=[groups(0.125)]).code == 0
+    result = training.train(job, out, sets=[groups(0.25), "training.max_steps=8", "checkpointing.accept=groups"])
+    assert result.code == 0, result
+    with open(out / "events.jsonl") as f:
+        change = [x for x in map(json.loads, f) if x.get("key") == "optimizer.groups"]
+    assert [("0.125" in x["was"], "0.25" in x["is"]) for x in change] == [(True, True)], change
+    line = [x for x in result.err.splitlines() if x.startswith("train: optimizer.groups ")]
+    assert len(line) == 1 and "0.125" in line[0] and "0.25" in line[0] and "..." in line[0], line
