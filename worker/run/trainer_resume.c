@@ -159,23 +159,29 @@ static void search_clear(struct search *s)
     course_clear(&s->course);
 }
 
-/* Step number at the end of "runs/demo/checkpoints/step-00000300" or "step-300"; -1 when there
+/* Step number at the end of "runs/demo/checkpoints/step-00000300/" or "step-300"; -1 when there
  * is none. */
 static int64_t step_in(const char *resume)
 {
-    const char *slash = strrchr(resume, '/'), *digits = slash ? slash + 1 : resume;
-    if (strncmp(digits, "step-", 5) != 0) {
-        return -1;
+    size_t end = strlen(resume);
+    while (end > 0 && resume[end - 1] == '/') {
+        end--;
     }
-    digits += 5;
-    return *digits && strspn(digits, "0123456789") == strlen(digits) ? strtoll(digits, NULL, 10) : -1;
+    size_t at = end;
+    while (at > 0 && resume[at - 1] != '/') {
+        at--;
+    }
+    const char *digits = resume + at + 5;
+    bool named = end > at + 5 && strncmp(resume + at, "step-", 5) == 0;
+    return named && digits + strspn(digits, "0123456789") == resume + end ? strtoll(digits, NULL, 10) : -1;
 }
 
 /* checkpointing.resume as a path: a folder, or the name of one of this run's checkpoints. What
  * is not there is told with what is. */
 static int find_named(struct search *s, const char *dir, const char *resume, struct dt_error *err)
 {
-    int64_t step = strchr(resume, '/') == NULL ? step_in(resume) : -1;
+    const char *slash = strchr(resume, '/');
+    int64_t step = slash == NULL || slash[strspn(slash, "/")] == '\0' ? step_in(resume) : -1;
     s->path = dt_strdup(resume);
     if (step >= 0 && !dt_file_exists(resume)) {
         free(s->path);

@@ -202,6 +202,16 @@ def test_what_was_set_aside_is_not_called_complete(place):
     assert code == 0 and "damaged: " in err and f"{newest}.old-1: " in err, text + err
 
 
+@pytest.mark.parametrize("name", ["step-20/", "{out}/checkpoints/step-00000020//"])
+def test_a_named_checkpoint_stays(place, name):
+    """It is not removed to make room, however its name ends."""
+    folder, job = place
+    out = folder / f"named-{len(name)}"
+    assert training.train(job, out).code == 0
+    result = training.train(job, out, sets=[f"checkpointing.resume={name.format(out=out)}", "checkpointing.keep_last_n=1"])
+    assert result.code == 0 and [x for x in steps_in(out) if "old" not in x] == ["step-00000020", "step-00000040"], result
+
+
 def test_a_project_of_somebody_else_in_a_scratch_space():
     """Its leader has made the folder and the group may write to it. Refused, unless that user is trusted; only root hears of chown."""
     with support.as_nobody() as (folder, words):
