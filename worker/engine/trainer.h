@@ -202,6 +202,7 @@ struct trainer_saver {
     struct checkpoint *opened;    /* the snapshot that is gone on from, once it was checked; null */
     struct snapshot_offer *offer; /* those from which this rank could go on; null until all ranks are asked */
     int hold;                     /* rank 0: the lock on the folder of checkpoints; -1: none */
+    int hold_output;              /* the same on output_dir, where the checkpoints lie elsewhere */
 };
 
 struct trainer_samples; /* worker/run/trainer_samples.c */

@@ -309,7 +309,7 @@ int trainer_prepare(struct trainer *t, const struct job *job, int rank, int size
                     double device_bytes, struct dt_error *err)
 {
     memset(t, 0, sizeof *t);
-    t->saver.hold = -1;
+    t->saver.hold = t->saver.hold_output = -1;
     t->saver.named_step = -1;
     dt_arena_init(&t->arena);
     plan_init(&t->memory.plan);
@@ -600,6 +600,9 @@ void trainer_close(struct trainer *t)
     if (t->saver.hold >= 0) {
         (void)close(t->saver.hold);
     }
+    if (t->saver.hold_output >= 0) {
+        (void)close(t->saver.hold_output);
+    }
     memset(t, 0, sizeof *t);
-    t->saver.hold = -1;
+    t->saver.hold = t->saver.hold_output = -1;
 }

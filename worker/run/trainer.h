@@ -51,7 +51,7 @@ int trainer_check_jobs(struct trainer *t, struct dt_error *err);
  * there or no checkpoint. Where there is one, the run stands there then (t->run.step,
  * t->run.total_steps). */
 int trainer_check_folder(struct trainer *t, struct dt_error *err);
-/* --plan before a start: DT_IN_USE when another job writes to the folder of checkpoints. */
+/* --plan before a start: DT_IN_USE when another job writes to the folder of checkpoints, or to output_dir. */
 int trainer_check_free(const struct job *job, struct dt_error *err);
 /* Rank 0's *flag becomes everybody's. */
 int trainer_agree(struct trainer *t, const char *key, bool *flag, struct dt_error *err);

@@ -144,6 +144,7 @@ struct search {
     bool name_last; /* what began by that name goes on: its own saves first */
     bool anew;
     bool begun;     /* an earlier round of this launch was here, whose snapshot may be there */
+    bool looked;    /* for that snapshot */
     char *path;     /* the one that is named */
     int64_t *steps; /* of checkpoint_dir, the newest first */
     int count, next, skipped, damaged;
@@ -242,13 +243,34 @@ static const char *run_id_of(const struct trainer *t)
     return t->world->run_id != NULL ? t->world->run_id : "";
 }
 
-/* Nobody else uses the folder from now on. */
-static int hold_folder(struct trainer *t, struct dt_error *err)
+/* output_dir/checkpoints, whether or not the checkpoints are there: its lock is for all that lies in output_dir. */
+static char *place_in_output(const struct job *job)
+{
+    return dt_format("%s/checkpoints", job->output_dir);
+}
+
+static bool same_lock(const char *a, const char *b)
+{
+    char *x = dt_format("%s.lock", a), *y = dt_format("%s.lock", b);
+    bool same = trainer_same_file(x, y);
+    free(y);
+    free(x);
+    return same;
+}
+
+/* Nobody else uses both folders from now on. */
+static int hold_folders(struct trainer *t, struct dt_error *err)
 {
     const struct world *w = t->world;
-    return t->saver.hold >= 0 ? 0
-                              : checkpoint_hold(t->job->checkpointing.checkpoint_dir, w->run_id, w->launch, w->round,
-                                                HOLD_WAIT_S, &t->saver.hold, err);
+    const char *dir = t->job->checkpointing.checkpoint_dir;
+    char *output = place_in_output(t->job);
+    int rc =
+        t->saver.hold >= 0 ? 0 : checkpoint_hold(dir, w->run_id, w->launch, w->round, HOLD_WAIT_S, &t->saver.hold, err);
+    if (rc == 0 && t->saver.hold_output < 0 && !same_lock(dir, output)) {
+        rc = checkpoint_hold(output, w->run_id, w->launch, w->round, HOLD_WAIT_S, &t->saver.hold_output, err);
+    }
+    free(output);
+    return rc;
 }
 
 /* Looks what is in the folder. What the job says about the beginning is done once per launch;
@@ -267,18 +289,8 @@ static int begin_search(struct trainer *t, struct search *s, struct dt_error *er
                     * not ours */
     }
     s->anew = !begun && (t->job->fresh || strcmp(resume, "never") == 0);
-    if (s->anew) {
-        char *metrics = dt_format("%s/metrics.jsonl", t->job->output_dir),
-             *model = dt_format("%s/model", t->job->output_dir);
-        int rc = trainer_check_weights(t, err) != 0 || course_set_aside(dir, err) != 0 ||
-                         course_set_aside(metrics, err) != 0 || course_set_aside(model, err) != 0
-                     ? -1
-                     : 0;
-        free(model);
-        free(metrics);
-        if (rc != 0) {
-            return -1;
-        }
+    if (s->anew && (trainer_check_weights(t, err) != 0 || course_set_aside(dir, err) != 0)) {
+        return -1;
     }
     if (dt_file_mkdirs(dir, err) != 0 ||
         checkpoint_claim(dir, t->world->run_id, t->world->launch, t->world->round, err) != 0 ||
@@ -318,9 +330,9 @@ static void propose(struct trainer *t, struct search *s, struct dt_text *out)
 {
     const struct job_checkpointing *job = &t->job->checkpointing;
     struct dt_error why;
-    if (s->begun) { /* once: it is tried before all files */
+    if (s->begun && !s->looked) { /* once: it is tried before all files */
         s->failed = trainer_propose_snapshot(t, newest_whole(t, s), out, &s->why) != 0;
-        s->begun = false;
+        s->looked = true;
     }
     while (!s->failed && !s->named && out->size == 0 && s->next < s->count) {
         struct checkpoint *c = NULL;
@@ -361,6 +373,27 @@ static bool is_own(const struct trainer *t, const char *loaded)
     bool is = trainer_is_snapshot(loaded, &snapshot) || trainer_same_file(loaded, own);
     free(own);
     return is;
+}
+
+/* Rank 0, where a launch begins a course: what output_dir holds of an earlier one, which may have its checkpoints
+ * elsewhere, is neither cut nor replaced. */
+static int clear_output(struct trainer *t, const struct search *s, struct dt_error *err)
+{
+    static const char *const names[] = {"metrics.jsonl", "model"};
+    int rc = 0;
+    for (int i = 0; i < 2 && rc == 0; i++) {
+        char *path = dt_format("%s/%s", t->job->output_dir, names[i]);
+        if (dt_file_exists(path)) {
+            rc = trainer_check_weights(t, err) == 0 ? course_set_aside(path, err) : -1;
+            if (rc == 0 && !s->anew) {
+                observers_say(&t->observers,
+                              "train: %s: is of an earlier run, of which %s has no checkpoint: set aside (%s.old-N)",
+                              path, t->job->checkpointing.checkpoint_dir, names[i]);
+            }
+        }
+        free(path);
+    }
+    return rc;
 }
 
 /* Rank 0, once the beginning is loaded: what is newer is no part of this course, and later
@@ -599,7 +632,7 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
     struct job_changes changes = {.count = 0};
     struct dt_text path;
     dt_text_init(&path);
-    s.failed = t->rank == 0 && hold_folder(t, &s.why) != 0;
+    s.failed = t->rank == 0 && hold_folders(t, &s.why) != 0;
     int rc = trainer_check_shared(t, &s.failed, &s.why, err);
     if (rc == 0 && t->rank == 0 && !s.failed) {
         s.failed = begin_search(t, &s, &s.why) != 0;
@@ -629,7 +662,8 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
         trainer_keep_snapshot(t, *found ? path.data : NULL);
     }
     if (rc == 0 && t->rank == 0) {
-        rc = settle_course(t, &s, *found ? path.data : NULL, err);
+        rc = *found || s.begun ? 0 : clear_output(t, &s, err);
+        rc = rc == 0 ? settle_course(t, &s, *found ? path.data : NULL, err) : rc;
     }
     if (rc == 0 && !*found && s.skipped > 0) {
         observers_say(&t->observers, "train: %s: nothing to continue from; begins anew",
@@ -702,7 +736,13 @@ int trainer_check_free(const struct job *job, struct dt_error *err)
     const char *run_id = getenv("TORCHELASTIC_RUN_ID"), *hosts = getenv("GROUP_WORLD_SIZE");
     bool more_hosts = hosts != NULL && atoi(hosts) > 1; /* a host that comes late finds its own
                                                          * job there */
-    return checkpoint_check_free(job->checkpointing.checkpoint_dir, more_hosts ? run_id : NULL, FREE_WAIT_S, err);
+    char *output = place_in_output(job);
+    run_id = more_hosts ? run_id : NULL;
+    int rc = checkpoint_check_free(job->checkpointing.checkpoint_dir, run_id, FREE_WAIT_S, err) == 0
+                 ? checkpoint_check_free(output, run_id, FREE_WAIT_S, err)
+                 : -1;
+    free(output);
+    return rc;
 }
 
 int trainer_check_folder(struct trainer *t, struct dt_error *err)

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -202,6 +203,24 @@ def test_what_was_set_aside_is_not_called_complete(place):
     assert code == 0 and "damaged: " in err and f"{newest}.old-1: " in err, text + err
 
 
+def test_another_folder_of_checkpoints(place):
+    """The numbers and the model of a run whose checkpoints lie elsewhere, or are gone, are set aside, with a line for each."""
+    folder, job = place
+    out, other = folder / "two", folder / "other"
+    sets = ["training.max_steps=10", f"checkpointing.checkpoint_dir={other}"]
+    assert training.train(job, out).code == 0
+    for count, gone in enumerate((None, other), 1):
+        before = [(out / name).read_bytes() for name in ("metrics.jsonl", "model/model.safetensors")]
+        if gone:
+            shutil.rmtree(gone)
+        said = training.train(job, out, sets=sets).err
+        assert [said.count(f"train: {out}/{x}: is of an earlier run, of which {other} has no checkpoint: set aside ({x}.old-N)") for x in ("metrics.jsonl", "model")] == [1, 1], said
+        assert [(out / name).read_bytes() for name in (f"metrics.jsonl.old-{count}", f"model.old-{count}/model.safetensors")] == before
+        assert max(training.metrics(out, "loss")) == 10 and (out / "model").exists()
+    assert "is of an earlier run" not in training.train(job, out, sets=sets).err
+    assert "is of an earlier run" not in training.train(job, out).err  # O/checkpoints go on; model/ is written anew
+
+
 @pytest.mark.parametrize("name", ["step-20/", "{out}/checkpoints/step-00000020//"])
 def test_a_named_checkpoint_stays(place, name):
     """It is not removed to make room, however its name ends."""
@@ -210,6 +229,33 @@ def test_a_named_checkpoint_stays(place, name):
     assert training.train(job, out).code == 0
     result = training.train(job, out, sets=[f"checkpointing.resume={name.format(out=out)}", "checkpointing.keep_last_n=1"])
     assert result.code == 0 and [x for x in steps_in(out) if "old" not in x] == ["step-00000020", "step-00000040"], result
+
+
+def test_one_job_at_a_time_in_an_output_folder(place):
+    """Also where their checkpoints lie in folders of their own, or of one alone in output_dir."""
+    folder, job = place
+    out = folder / "shared"
+    args = ["train", job, "--output_dir", out, "--set", "training.max_steps=1000000", "--set"]
+    with support.Job(["--nproc_per_node=1", *args, f"checkpointing.checkpoint_dir={folder}/first"]) as running:
+        support.wait_until(lambda: (out / "metrics.jsonl").exists(), "the first job's steps")
+        for more in [], [f"checkpointing.checkpoint_dir={folder}/second"]:
+            second = training.train(job, out, sets=more)
+            assert second.code == 2 and f"{out}/checkpoints: in use by host " in second.err and "give this one another --output_dir" in second.err, second
+        running.kill()
+    assert not (folder / "second").exists()
+
+
+def test_a_round_goes_on_in_its_own_folder(place):
+    """Before the first checkpoint a worker dies: the next round begins anew, and its numbers take the place of those that were."""
+    folder, job = place
+    out = folder / "round"
+    args = ["--nproc_per_node=2", "--max_restarts=1", "train", job, "--output_dir", out]
+    sets = ["checkpointing.save_every_n_steps=0", "logging.log_every_n_steps=1", "training.max_steps=400", "training.eval_every_n_steps=0"]
+    with support.Job([*args, *(y for x in sets for y in ("--set", x))]) as running:
+        os.kill(training.wait_pages(running, 2, 20)[1].pid, signal.SIGKILL)
+        result = running.finish()
+    assert result.code == 0 and "is of an earlier run" not in result.err, result
+    assert sorted(training.metrics(out, "loss")) == list(range(1, 401)) and not list(out.glob("*.old-*"))
 
 
 def test_a_project_of_somebody_else_in_a_scratch_space():
