@@ -50,12 +50,13 @@ static void say_differs(const char *from, char *lines)
     }
 }
 
-static int convert(const char *from, const char *out, struct convert_options *o, struct dt_error *err)
+static int convert(const char *from, const char *out, const struct convert_options *o, struct dt_error *err)
 {
     char *to = tokenizer_file(out);
     struct dt_text file = {0}, json = {0}, differs = {0};
     struct tokenizer *t = NULL;
-    o->differs = &differs;
+    struct convert_options with_lines = *o;
+    with_lines.differs = &differs;
     int result = dt_file_read(from, INPUT_BYTES, &file, err);
     if (result == 0) {
         bool model = is_sentencepiece(&file);
@@ -66,7 +67,7 @@ static int convert(const char *from, const char *out, struct convert_options *o,
         } else if (!model && o->pattern == NULL) {
             result = dt_fail(err, DT_USAGE, "ranks do not say how text is split; give --pattern");
         } else {
-            result = model ? convert_sentencepiece(file.data, file.size, o, &json, err)
+            result = model ? convert_sentencepiece(file.data, file.size, &with_lines, &json, err)
                            : convert_tiktoken(dt_text_str(&file), file.size, o, &json, err);
         }
         result = result == 0 ? tokenizer_parse(&t, to, json.data, json.size, err) : dt_wrap(err, "%s", from);
