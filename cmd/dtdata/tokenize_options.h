@@ -9,7 +9,7 @@ struct tokenize_options {
     const char *tokenizer, *end; /* end: null: that of the tokenizer */
     struct record_form records;
     enum source_kind format;
-    const char *labels; /* null: those of the data */
+    const char *labels;        /* null: those of the data */
     const char *record_option; /* an option that only records have; null: none was given */
     bool regression;
     int64_t max_length;

@@ -63,7 +63,8 @@ static void check_length(struct job *job, struct dt_config *c)
     }
     if (t->max_steps < 0 && t->num_epochs == 0 && t->max_tokens == 0) {
         if (dt_config_where(c, "training.num_epochs") != NULL) {
-            dt_config_problem(c, "training.num_epochs", "is 0, and training.max_steps gives no number of steps; give one of them");
+            dt_config_problem(c, "training.num_epochs",
+                              "is 0, and training.max_steps gives no number of steps; give one of them");
         }
         t->num_epochs = 3;
         dt_config_derived(c, "training.num_epochs", "default when there is no max_steps");
