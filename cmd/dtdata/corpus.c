@@ -244,11 +244,12 @@ int corpus_check(const struct corpus *c, char *const *paths, size_t count, struc
 
 void corpus_say_no_records(const struct corpus *c, enum source_kind format, const char *option, const char *hint)
 {
-    bool records = option == NULL || c->count == 0;
-    for (size_t i = 0; !records && i < c->count; i++) {
-        records = (format != SOURCE_AUTO ? format : c->files[i].kind) != SOURCE_TEXT;
+    for (size_t i = 0; i < c->count; i++) {
+        if ((format != SOURCE_AUTO ? format : c->files[i].kind) != SOURCE_TEXT) {
+            return;
+        }
     }
-    if (!records) {
+    if (option != NULL && c->count > 0) {
         dt_text_say(stderr, "dtdata: %s: no effect: it is for records, and %s is text%s", option, c->files[0].path,
                     hint);
     }

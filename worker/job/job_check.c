@@ -250,6 +250,10 @@ void job_check_sections(struct job *job, struct dt_config *c, const bool *good, 
     }
     if (good[JOB_TRAINING] && good[JOB_DATA] && good[JOB_MODEL]) {
         job_check_batch(job, c, world);
+        struct job_training *t = &job->training;
+        if (t->loss_normalization == LOSS_LOCAL_MEAN && dialects_rank_mean(c, t->gradient_accumulation_steps, world)) {
+            t->loss_normalization = LOSS_GLOBAL_TOKENS;
+        }
     }
     if (good[JOB_TRAINING]) {
         check_attention(job, c);

@@ -340,7 +340,7 @@ static int train(struct trainer *t, bool fresh, struct dt_error *err)
     t->run.begin_s = dt_now_s();
     trainer_report(t, MOMENT_START);
     if ((fresh && trainer_try_evaluations(t, err) != 0) || evaluate(t, err) != 0 ||
-        (t->run.best_due && trainer_save_due(t, false, err) != 0)) { /* best_due: it goes on from another's folder */
+        (t->run.best_due && trainer_save_due(t, false, err) != 0)) { /* that evaluation may be one of the best */
         return -1;
     }
     (void)trainer_ends_early(t);

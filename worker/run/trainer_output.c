@@ -111,8 +111,8 @@ int trainer_export(struct trainer *t, struct dt_error *err)
     struct dt_text notes;
     dt_text_init(&notes);
     int64_t best = t->job->checkpointing.load_best ? best_first(&t->run.best, t->job->checkpointing.mode) : -1;
-    char *path = checkpoint_path(t->job->checkpointing.checkpoint_dir, best);
-    bool whole = best >= 0 && checkpoint_looks_whole(path);
+    char *path = best >= 0 ? checkpoint_path(t->job->checkpointing.checkpoint_dir, best) : NULL;
+    bool whole = path != NULL && checkpoint_looks_whole(path);
     if (best >= 0 && !whole) {
         observers_say(&t->observers, "train: %s: the best checkpoint is gone; the model is that of %s", path,
                       t->saver.saved_path);

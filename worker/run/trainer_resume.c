@@ -375,20 +375,30 @@ static bool is_own(const struct trainer *t, const char *loaded)
     return is;
 }
 
+/* True if `path` (null: none) is the folder or lies in it. */
+static bool lies_in(const char *folder, const char *path)
+{
+    char *outer = realpath(folder, NULL), *inner = path != NULL ? realpath(path, NULL) : NULL;
+    size_t size = outer != NULL ? strlen(outer) : 0;
+    bool lies = outer != NULL && inner != NULL && strncmp(inner, outer, size) == 0 &&
+                (inner[size] == '\0' || inner[size] == '/');
+    free(inner);
+    free(outer);
+    return lies;
+}
+
 /* Rank 0, where a launch begins a course: what output_dir holds of an earlier one, which may have its checkpoints
- * elsewhere, is neither cut nor replaced. */
+ * elsewhere, is neither cut nor replaced. A model that the job reads stays where it is. */
 static int clear_output(struct trainer *t, const struct search *s, struct dt_error *err)
 {
     static const char *const names[] = {"metrics.jsonl", "model"};
     int rc = 0;
     for (int i = 0; i < 2 && rc == 0; i++) {
         char *path = dt_format("%s/%s", t->job->output_dir, names[i]);
-        if (dt_file_exists(path)) {
+        if (dt_file_exists(path) && !lies_in(path, t->job->model.load) && !lies_in(path, t->job->data.tokenizer)) {
             rc = trainer_check_weights(t, err) == 0 ? course_set_aside(path, err) : -1;
             if (rc == 0 && !s->anew) {
-                observers_say(&t->observers,
-                              "train: %s: is of an earlier run, of which %s has no checkpoint: set aside (%s.old-N)",
-                              path, t->job->checkpointing.checkpoint_dir, names[i]);
+                observers_say(&t->observers, "train: %s: is of another run: set aside (%s.old-N)", path, names[i]);
             }
         }
         free(path);
@@ -662,7 +672,8 @@ int trainer_resume(struct trainer *t, bool *found, struct dt_error *err)
         trainer_keep_snapshot(t, *found ? path.data : NULL);
     }
     if (rc == 0 && t->rank == 0) {
-        rc = *found || s.begun ? 0 : clear_output(t, &s, err);
+        bool goes_on = s.begun || (*found && is_own(t, path.data));
+        rc = goes_on ? 0 : clear_output(t, &s, err);
         rc = rc == 0 ? settle_course(t, &s, *found ? path.data : NULL, err) : rc;
     }
     if (rc == 0 && !*found && s.skipped > 0) {

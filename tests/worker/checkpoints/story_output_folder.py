@@ -214,11 +214,36 @@ def test_another_folder_of_checkpoints(place):
         if gone:
             shutil.rmtree(gone)
         said = training.train(job, out, sets=sets).err
-        assert [said.count(f"train: {out}/{x}: is of an earlier run, of which {other} has no checkpoint: set aside ({x}.old-N)") for x in ("metrics.jsonl", "model")] == [1, 1], said
+        assert [said.count(f"train: {out}/{x}: is of another run: set aside ({x}.old-N)") for x in ("metrics.jsonl", "model")] == [1, 1], said
         assert [(out / name).read_bytes() for name in (f"metrics.jsonl.old-{count}", f"model.old-{count}/model.safetensors")] == before
         assert max(training.metrics(out, "loss")) == 10 and (out / "model").exists()
-    assert "is of an earlier run" not in training.train(job, out, sets=sets).err
-    assert "is of an earlier run" not in training.train(job, out).err  # O/checkpoints go on; model/ is written anew
+    assert "is of another run" not in training.train(job, out, sets=sets).err
+    assert "is of another run" not in training.train(job, out).err  # O/checkpoints go on; model/ is written anew
+
+
+def test_a_run_from_a_checkpoint_of_another_folder(place):
+    """What output_dir holds of its own run is set aside with that run's checkpoints."""
+    folder, job = place
+    first, out = folder / "from", folder / "into"
+    for x in first, out:
+        assert training.train(job, x).code == 0
+    before = (out / "metrics.jsonl").read_bytes()
+    said = training.train(job, out, sets=[f"checkpointing.resume={first}/checkpoints/step-00000020", "training.max_steps=22"]).err
+    assert [said.count(f"train: {out}/{x}: is of another run: set aside ({x}.old-N)") for x in ("metrics.jsonl", "model")] == [1, 1], said
+    assert (out / "metrics.jsonl.old-1").read_bytes() == before and min(training.metrics(out, "loss")) > 20
+
+
+@pytest.mark.parametrize("options", [[], ["--fresh"]])
+def test_a_model_that_the_job_reads_stays(place, options):
+    """model.load may be the model/ of output_dir, which the end of the run replaces."""
+    folder, job = place
+    out = folder / f"tuned-{len(options)}"
+    assert training.train(job, out).code == 0
+    shutil.rmtree(out / "checkpoints")
+    before = (out / "model/model.safetensors").read_bytes()
+    result = support.run(["--nproc_per_node=3", "train", job, "--output_dir", out, "--set", f"model.load={out}/model", *options])
+    assert result.code == 0 and "model: is of another run" not in result.err, result
+    assert (out / "model/model.safetensors").read_bytes() != before and not (out / "model.old-1").exists()
 
 
 @pytest.mark.parametrize("name", ["step-20/", "{out}/checkpoints/step-00000020//"])
@@ -254,7 +279,7 @@ def test_a_round_goes_on_in_its_own_folder(place):
     with support.Job([*args, *(y for x in sets for y in ("--set", x))]) as running:
         os.kill(training.wait_pages(running, 2, 20)[1].pid, signal.SIGKILL)
         result = running.finish()
-    assert result.code == 0 and "is of an earlier run" not in result.err, result
+    assert result.code == 0 and "is of another run" not in result.err, result
     assert sorted(training.metrics(out, "loss")) == list(range(1, 401)) and not list(out.glob("*.old-*"))
 
 

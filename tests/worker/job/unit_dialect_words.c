@@ -283,12 +283,21 @@ static void test_loss(void **state)
          1,
          LOSS_GLOBAL_TOKENS},
         {"num_epochs: 1\n", {"model.name=bert", "model.task=masked_lm"}, 2, LOSS_LOCAL_MEAN},
+        {"gradient_accumulation_steps: 2\naverage_tokens_across_devices: false\nnum_epochs: 1\n",
+         {"model.name=bert", "model.task=masked_lm"},
+         2,
+         LOSS_LOCAL_MEAN},
+        {"deepspeed: d.json\naverage_tokens_across_devices: false\nper_device_train_batch_size: 2\n",
+         {"model.name=gpt2", "training.seed=1"},
+         1,
+         LOSS_GLOBAL_TOKENS},
         {"num_epochs: 1\n", {"model.name=bert", "model.task=sequence_classification"}, 2, LOSS_GLOBAL_TOKENS},
         {"num_epochs: 1\n", {"model.name=modernbert", "model.task=masked_lm"}, 2, LOSS_GLOBAL_TOKENS},
         {"num_epochs: 1\n", {"model.name=modernbert", "model.task=token_classification"}, 2, LOSS_LOCAL_MEAN},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const char *sets[] = {cases[i].sets[0], cases[i].sets[1], "data.train=x", "output_dir=o"};
+        write_file("d.json", "{\"train_batch_size\": 8, \"train_micro_batch_size_per_gpu\": 2}");
         write_file("t.yaml", cases[i].text);
         struct job job;
         struct dt_error err = {0};
@@ -300,6 +309,9 @@ static void test_loss(void **state)
         job_close(&job);
     }
     refused("t.yaml", "gradient_accumulation_steps: 2\naverage_tokens_across_devices: false\nnum_epochs: 1\n", 2,
+            "t.yaml:2:1: average_tokens_across_devices: with accumulation a rank's mean is over each micro-batch here, "
+            "not over all; write true, or gradient_accumulation_steps 1\n");
+    refused("t.yaml", "deepspeed: d.json\naverage_tokens_across_devices: false\nper_device_train_batch_size: 2\n", 2,
             "t.yaml:2:1: average_tokens_across_devices: with accumulation a rank's mean is over each micro-batch here, "
             "not over all; write true, or gradient_accumulation_steps 1\n");
 }

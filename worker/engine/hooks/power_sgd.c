@@ -408,11 +408,9 @@ void power_sgd_exchange(struct strategy *s, int bucket, void *gradients, int64_t
 {
     struct power_sgd *x = s->hook.power;
     struct power_bucket *b = &x->buckets[bucket];
-    if (s->hook.step < x->job->start_iter || b->matrix_count == 0) {
+    /* in a blank step the gradients are zeros, and the errors wait for a step that has an update */
+    if (s->hook.step < x->job->start_iter || b->matrix_count == 0 || s->hook.blank) {
         hook_sum(s, bucket, gradients, count);
-        return;
-    }
-    if (s->hook.blank) { /* the gradients are zeros, and the errors wait for a step that has an update */
         return;
     }
     const struct matrix *all = &x->matrices[b->matrix];

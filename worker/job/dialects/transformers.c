@@ -172,24 +172,13 @@ static void clip(struct dialect_use *u, const struct dialect_rule *r, const char
 }
 
 #define LOSS "training.loss_normalization"
+#define TOKENS "average_tokens_across_devices"
 
-/* Of false a rank's loss is the mean over all its micro-batches: our local_mean where there is one of them, our
- * global_tokens where there is one rank. */
+/* dialects_rank_mean looks at false again, once the batch is known. */
 static void tokens(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     const struct dialect_rule words = WORDS(r->from, r->to, "true=global_tokens|false=local_mean");
-    double steps = 1;
-    bool no = cJSON_IsFalse(value) || dialect_is_word(value, "false");
-    (void)dt_config_number(dt_config_value(u->c, "training.gradient_accumulation_steps"), &steps);
-    if (no && steps > 1 && u->world > 1 && !u->converts) {
-        dt_config_problem(u->c, path,
-                          "with accumulation a rank's mean is over each micro-batch here, not over all; write true, or "
-                          "gradient_accumulation_steps 1");
-    } else if (no && steps > 1 && !u->converts) {
-        dialect_give(u, path, r->to, cJSON_CreateString("global_tokens"));
-    } else {
-        dialect_words(u, &words, path, value);
-    }
+    dialect_words(u, &words, path, value);
 }
 
 /* Sharding that is switched on and says no more. */
@@ -430,7 +419,7 @@ static const struct dialect_rule rules[] = {
     WORDS("load_in_4bit", NULL, "false=|true=!" LATER),
     WORDS("label_smoothing_factor", NULL, "0=|*=!" LATER),
     REFUSE("neftune_noise_alpha", LATER),
-    {.from = "average_tokens_across_devices",
+    {.from = TOKENS,
      .to = LOSS,
      .how = DIALECT_FUNCTION,
      .fn = tokens,
@@ -629,7 +618,8 @@ const struct dialect dialect_transformers = {
     .marks = "per_device_train_batch_size|micro_batch_size|num_train_epochs|model_name_or_path|base_model|"
              "learning_rate|fsdp|accelerate_launch_args|per_device_eval_batch_size|lr_scheduler_type|"
              "gradient_checkpointing|logging_steps|save_steps|eval_strategy|warmup_ratio|num_epochs",
-    .autos = "|tf32|attn_implementation|flash_attn|flash_attention|", /* of axolotl and LLaMA-Factory */
+    .autos = "|tf32|attn_implementation|flash_attn|flash_attention|" /* of axolotl and LLaMA-Factory */
+             "run_name|output_dir|hub_model_id|",                    /* names */
     .rules = rules,
     .defaults = defaults};
 
@@ -654,4 +644,18 @@ bool dialects_own_mean(struct dt_config *c, const char *class)
         dt_config_pass(c, LOSS);
     }
     return own;
+}
+
+bool dialects_rank_mean(struct dt_config *c, int64_t micro_steps, int world)
+{
+    bool means = micro_steps > 1 && strcmp(dt_config_name(c, LOSS), TOKENS) == 0;
+    if (means && world > 1) {
+        dt_config_problem(c, LOSS,
+                          "with accumulation a rank's mean is over each micro-batch here, not over all; write true, or "
+                          "gradient_accumulation_steps 1");
+    } else if (means) {
+        dt_config_move(c, LOSS, LOSS, cJSON_CreateString("global_tokens"));
+        dt_config_pass(c, LOSS);
+    }
+    return means;
 }
