@@ -172,8 +172,8 @@ void dialects_check_layers(struct dt_config *c, const char *model);
  * of Hugging Face has chosen how losses are added up: they are means of ranks then. */
 bool dialects_own_mean(struct dt_config *c, const char *class);
 /* average_tokens_across_devices false: a rank's loss is the mean over all its micro-batches, which is our local_mean
- * where there is one of them. True if there are more: losses are summed over targets then, which is the same on one rank;
- * on several it is a problem. Called where losses are means of ranks. */
+ * where there is one of them. True if there are more: losses are summed over targets then, which is the same on one
+ * rank; on several it is a problem. Called where losses are means of ranks. */
 bool dialects_rank_mean(struct dt_config *c, int64_t micro_steps, int world);
 
 /* The members of the JSON Schema for keys of a section of the job ("fsdp", or "" for the top) that
