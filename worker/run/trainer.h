@@ -13,18 +13,26 @@
  * anything is allocated. All ranks together. */
 int trainer_choose_plans(struct trainer *t, struct world *w, struct dt_error *err);
 
-/* trainer_resume.c: where a run begins, and how ranks agree outside steps. */
+/* A wait that only the end of the round ends. */
+#define FOR_EVER_S 1e9
+
+/* trainer_resume.c: where a run begins. */
 /* Loads the newest complete checkpoint as checkpointing.resume says; *found. All ranks load the
  * same one. */
 int trainer_resume(struct trainer *t, bool *found, struct dt_error *err);
 /* True if both paths are there and lead to one file or folder. */
 bool trainer_same_file(const char *a, const char *b);
+
+/* trainer_agree.c: how ranks agree outside steps. */
 /* Waits for a key of the store, showing a pulse. */
 int trainer_await(struct trainer *t, const char *key, struct dt_text *out, double timeout_s, struct dt_error *err);
 /* Rank 0's text reaches all ranks; with a `failure` (null: none; only rank 0's counts) it is
  * that error on all of them. */
 int trainer_share(struct trainer *t, const char *key, struct dt_text *text, const struct dt_error *failure,
                   double timeout_s, struct dt_error *err);
+/* Words of a rank on another host, with which all end: the error says whose they are, so that its
+ * agent, and no other, names the cause. On one host the agent hears all ranks itself. */
+void trainer_mark_heard(const struct trainer *t, struct dt_error *err);
 /* An error without blame is that of `rank`, which told of it; -1: of this rank. */
 void trainer_name_rank(int rank, struct dt_error *err);
 /* Puts words behind an error. Where there is no room for both, they stay. */
@@ -40,6 +48,7 @@ int trainer_hear(const char *said, struct dt_error *err);
 int trainer_hear_all(struct trainer *t, const char *key, const struct dt_text *own, int *who, struct dt_error *err);
 /* Rank 0 says why all fail: because of this rank. */
 void trainer_say_for(struct trainer *t, int who, struct dt_error *why);
+
 /* trainer_shared.c. All ranks: do they see rank 0's folder of checkpoints? On rank 0 *failed
  * (nothing is looked for where it is set already) and why, which is for all to share. */
 int trainer_check_shared(struct trainer *t, bool *failed, struct dt_error *why, struct dt_error *err);

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 
 #define HEAD_KEY "train/resume/head"
-#define FOR_EVER_S 1e9
 
 static bool wants(const struct trainer *t)
 {

@@ -12,7 +12,6 @@
 #include <string.h>
 
 #define AGREE_TIMEOUT_S 600.0
-#define FOR_EVER_S 1e9
 enum { ALIGNED = 64 }; /* elements: as slices of units are */
 
 /* State on its way from its home to a file: through the window, and as F32. */
