@@ -271,9 +271,9 @@ static bool lies_in(const char *folder, const char *path)
  * elsewhere, is neither cut nor replaced. A model that the job reads stays where it is. */
 static int clear_output(struct trainer *t, const struct search *s, struct dt_error *err)
 {
-    static const char *const names[] = {"metrics.jsonl", "model"};
+    static const char *const names[] = {"metrics.jsonl", "metrics.csv", "model"};
     int rc = 0;
-    for (int i = 0; i < 2 && rc == 0; i++) {
+    for (int i = 0; i < 3 && rc == 0; i++) {
         char *path = dt_format("%s/%s", t->job->output_dir, names[i]);
         if (dt_file_exists(path) && !lies_in(path, t->job->model.load) && !lies_in(path, t->job->data.tokenizer)) {
             rc = trainer_check_weights(t, err) == 0 ? course_set_aside(path, err) : -1;

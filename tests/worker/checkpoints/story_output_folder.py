@@ -207,15 +207,16 @@ def test_another_folder_of_checkpoints(place):
     """The numbers and the model of a run whose checkpoints lie elsewhere, or are gone, are set aside, with a line for each."""
     folder, job = place
     out, other = folder / "two", folder / "other"
-    sets = ["training.max_steps=10", f"checkpointing.checkpoint_dir={other}"]
-    assert training.train(job, out).code == 0
+    csv = "logging.csv=true"
+    sets = ["training.max_steps=10", f"checkpointing.checkpoint_dir={other}", csv]
+    assert training.train(job, out, sets=[csv]).code == 0
     for count, gone in enumerate((None, other), 1):
-        before = [(out / name).read_bytes() for name in ("metrics.jsonl", "model/model.safetensors")]
+        before = [(out / name).read_bytes() for name in ("metrics.jsonl", "metrics.csv", "model/model.safetensors")]
         if gone:
             shutil.rmtree(gone)
         said = training.train(job, out, sets=sets).err
-        assert [said.count(f"train: {out}/{x}: is of another run: set aside ({x}.old-N)") for x in ("metrics.jsonl", "model")] == [1, 1], said
-        assert [(out / name).read_bytes() for name in (f"metrics.jsonl.old-{count}", f"model.old-{count}/model.safetensors")] == before
+        assert [said.count(f"train: {out}/{x}: is of another run: set aside ({x}.old-N)") for x in ("metrics.jsonl", "metrics.csv", "model")] == [1, 1, 1], said
+        assert [(out / name).read_bytes() for name in (f"metrics.jsonl.old-{count}", f"metrics.csv.old-{count}", f"model.old-{count}/model.safetensors")] == before
         assert max(training.metrics(out, "loss")) == 10 and (out / "model").exists()
     assert "is of another run" not in training.train(job, out, sets=sets).err
     assert "is of another run" not in training.train(job, out).err  # O/checkpoints go on; model/ is written anew
