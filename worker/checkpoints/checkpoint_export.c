@@ -203,11 +203,12 @@ static void files_clear(struct files *f)
 /* Removes what a write that was cut short has left of the files. */
 static void remove_cut(const char *folder, const struct files *f)
 {
-    const char **names = dt_alloc(((size_t)f->count + 3) * sizeof *names);
+    const char **names = dt_alloc(((size_t)f->count + 4) * sizeof *names);
     names[0] = "config.json";
-    names[1] = INDEX;
-    memcpy(names + 2, f->names, (size_t)f->count * sizeof *names);
-    names[f->count + 2] = NULL;
+    names[1] = "generation_config.json";
+    names[2] = INDEX;
+    memcpy(names + 3, f->names, (size_t)f->count * sizeof *names);
+    names[f->count + 3] = NULL;
     dt_file_remove_cut(folder, names);
     free(names);
 }
@@ -239,14 +240,18 @@ static int remove_others(const char *folder, const struct files *f, struct dt_er
     return rc;
 }
 
-/* Without its index a folder of several files is no model: nobody takes old and new files together for
- * one while they are written, or after a kill. */
-static int remove_index(const char *folder, struct dt_error *err)
+/* Without config.json a folder is no model: nobody takes old and new files together for one while new ones get
+ * their names, or after a kill. */
+static int remove_config(const char *folder, struct dt_error *err)
 {
-    char *path = dt_format("%s/" INDEX, folder);
-    int rc = unlink(path) == 0 || errno == ENOENT ? 0 : dt_fail_errno(err, "%s", path);
-    free(path);
-    return rc;
+    static const char *const names[] = {"config.json", INDEX};
+    int rc = 0;
+    for (int i = 0; i < 2 && rc == 0; i++) {
+        char *path = dt_format("%s/%s", folder, names[i]);
+        rc = unlink(path) == 0 || errno == ENOENT ? 0 : dt_fail_errno(err, "%s", path);
+        free(path);
+    }
+    return rc == 0 ? dt_file_sync_dir(folder, err) : rc;
 }
 
 /* A checkpoint on its way to a folder. */
@@ -292,13 +297,19 @@ static int write_tensor(struct export *e, const struct view *v, struct st_writer
     return 0;
 }
 
-/* Writes file number `file` with its tensors. */
+/* The name of a file until all are written. */
+static char *temporary_of(const struct export *e, int file)
+{
+    return dt_format("%s/%s.tmp-%ld", e->folder, e->files.names[file], (long)getpid());
+}
+
+/* Writes file number `file` with its tensors, under its temporary name. */
 static int write_file(struct export *e, int file, struct dt_error *err)
 {
     const char *metadata[] = {"format", "pt", "step", e->step, HASH_KEY, e->hash, NULL};
     struct st_entry *entries = dt_alloc((size_t)e->count * sizeof *entries);
-    char *path = dt_format("%s/%s", e->folder, e->files.names[file]);
-    int here = 0;
+    char *path = temporary_of(e, file);
+    int here = 0, fd = dt_file_create(path, err);
     for (int i = 0; i < e->count; i++) {
         const struct view *v = &e->views[i];
         if (e->files.of[i] == file) {
@@ -307,7 +318,7 @@ static int write_file(struct export *e, int file, struct dt_error *err)
         }
     }
     struct st_writer *writer = NULL;
-    int rc = st_writer_open(&writer, path, entries, here, metadata, err);
+    int rc = fd >= 0 ? st_writer_open_fd(&writer, fd, path, entries, here, metadata, err) : -1;
     for (int i = 0; i < e->count && rc == 0; i++) {
         rc = e->files.of[i] == file ? write_tensor(e, &e->views[i], writer, err) : 0;
         if (rc != 0) {
@@ -315,8 +326,30 @@ static int write_file(struct export *e, int file, struct dt_error *err)
         }
     }
     rc = rc == 0 ? st_writer_close(writer, err) : rc;
+    rc = rc == 0 && fsync(fd) != 0 ? dt_fail_errno(err, "%s: fsync", path) : rc;
+    if (fd >= 0 && close(fd) != 0 && rc == 0) {
+        rc = dt_fail_errno(err, "%s: close", path);
+    }
     free(path);
     free(entries);
+    return rc;
+}
+
+/* All files get their names, or none is left. */
+static int name_files(const struct export *e, bool good, struct dt_error *err)
+{
+    int rc = good ? 0 : -1;
+    for (int i = 0; i < e->files.count; i++) {
+        char *from = temporary_of(e, i), *to = dt_format("%s/%s", e->folder, e->files.names[i]);
+        if (rc == 0 && rename(from, to) != 0) {
+            rc = dt_fail_errno(err, "%s: rename to %s", from, to);
+        }
+        if (rc != 0) {
+            (void)unlink(from);
+        }
+        free(to);
+        free(from);
+    }
     return rc;
 }
 
@@ -396,14 +429,15 @@ int checkpoint_export(struct checkpoint *c, const char *folder, const struct exp
     }
     rc = rc == 0 ? checkpoint_hash(c, e.hash, err) : rc;
     rc = rc == 0 ? dt_file_mkdirs(folder, err) : rc;
-    rc = rc == 0 ? export_origin(c, folder, notes, err) : rc;
-    rc = rc == 0 ? export_write_config(folder, config, options->type, err) : rc;
-    rc = rc == 0 ? remove_index(folder, err) : rc;
     for (int i = 0; i < e.files.count && rc == 0; i++) {
         rc = write_file(&e, i, err);
     }
+    rc = rc == 0 ? remove_config(folder, err) : rc;
+    rc = name_files(&e, rc == 0, err);
     rc = rc == 0 && e.files.count > 1 ? write_index(&e, err) : rc;
     rc = rc == 0 ? remove_others(folder, &e.files, err) : rc;
+    rc = rc == 0 ? export_origin(c, folder, notes, err) : rc;
+    rc = rc == 0 ? export_write_config(folder, config, options->type, err) : rc;
     if (rc == 0) {
         note_model(config, notes);
     }
@@ -489,15 +523,19 @@ static bool same_index(struct checkpoint *c, const char *folder, const cJSON *in
 
 bool checkpoint_is_exported(struct checkpoint *c, const char *folder, enum dt_dtype type)
 {
-    char *single = dt_format("%s/" SINGLE, folder), *index = dt_format("%s/" INDEX, folder);
+    char *single = dt_format("%s/" SINGLE, folder), *index = dt_format("%s/" INDEX, folder),
+         *config = dt_format("%s/config.json", folder);
     cJSON *json = NULL;
     bool is = false;
-    if (dt_file_exists(single)) {
+    if (!dt_file_exists(config)) {
+        is = false; /* an export that was cut short */
+    } else if (dt_file_exists(single)) {
         is = same_weights(c, single, type);
     } else if (hf_read_json(index, INDEX_MAX, &json, NULL, NULL) == 0) {
         is = same_index(c, folder, json, type);
     }
     cJSON_Delete(json);
+    free(config);
     free(index);
     free(single);
     return is;

@@ -182,7 +182,7 @@ static int read_slice(struct manifest *m, struct names *names, const cJSON *item
                 *sums = cJSON_GetObjectItemCaseSensitive(item, "sums"), *one;
     int64_t shape[4] = {0}, numel = 1;
     int dims = 0;
-    if (purpose != NULL) { /* equal purposes are one string */
+    if (purpose != NULL) { /* equal purposes are one string, but for those of hooks */
         s->purpose = strcmp(purpose, "weight") == 0 ? "weight" : optimizer_state_named(purpose);
         s->purpose = s->purpose != NULL ? s->purpose : comm_purpose(purpose, &m->arena);
     }
@@ -277,7 +277,8 @@ static int check_overlap(struct manifest *m, struct dt_error *err)
 {
     for (int i = 1; i < m->slice_count; i++) {
         const struct manifest_slice *a = &m->slices[i - 1], *b = &m->slices[i];
-        if (a->purpose == b->purpose && a->tensor == b->tensor && b->first < a->first + a->count) {
+        bool one = a->tensor == b->tensor && strcmp(a->purpose, b->purpose) == 0;
+        if (one && b->first < a->first + a->count) {
             return dt_fail(err, DT_INVALID, "%s: %s has an overlap at element %" PRId64, m->tensors[b->tensor].name,
                            b->purpose, b->first);
         }
@@ -432,7 +433,7 @@ static int read_files(struct manifest *m, const cJSON *root, bool whole, struct 
         i++;
     }
     qsort(m->slices, (size_t)m->slice_count, sizeof *m->slices, compare_slices);
-    if (check_files(m, err) != 0 || (whole ? check_cover(m, err) : check_overlap(m, err)) != 0) {
+    if (check_files(m, err) != 0 || check_overlap(m, err) != 0 || (whole && check_cover(m, err) != 0)) {
         return -1;
     }
     index_tensors(m);

@@ -181,3 +181,54 @@ def test_an_error_at_calls(place, moments, error):
     """A call that fails costs at most a checkpoint and a line; what is loaded later is whole."""
     taken = [m for m in sample(moments) if ALL or m[0] not in ("unlink", "unlinkat", "rmdir")]
     cut_all(place, taken if ALL else taken[:: 3 if error == "EIO" else 2], f"error={error}", (0, 100, 111))
+
+
+@pytest.fixture(scope="module")
+def others(place, tmp_path_factory):
+    """Another run of the same shapes, whose config.json differs in one number."""
+    folder = tmp_path_factory.mktemp("others")
+    out = folder / "run"
+    assert train(place[1], out, "--set", "model.layer_norm_epsilon=0.5", "--set", "training.seed=7").returncode == 0
+    return out
+
+
+def model_in(folder):
+    """What readers see: config.json and weights; null where there is no model."""
+    if not (folder / "config.json").exists():
+        return None
+    names = ["config.json", *(["model.safetensors"] if (folder / "model.safetensors").exists() else sorted(p.name for p in folder.glob("model*")))]
+    return {n: (folder / n).read_bytes() for n in names if ".tmp-" not in n}
+
+
+@pytest.mark.parametrize("inject", ["signal=KILL", "error=ENOSPC"])
+@pytest.mark.parametrize("sizes", [("5GB", "5GB"), ("5GB", "20KB"), ("20KB", "5GB"), ("20KB", "15KB")])
+def test_an_export_over_another_model(place, others, tmp_path, inject, sizes):
+    """The folder has the old model, the new one, or none, never the config.json of one and weights of the other; the same command completes it."""
+    def export(run, to, size, trace=()):
+        command = [*trace, support.program("dtckpt"), "export", run, to, "--max_shard_size", size]
+        return subprocess.run(list(map(str, command)), env=support.clean_env(), capture_output=True, text=True, errors="replace", timeout=2 * support.DEADLINE_S)
+
+    old, new, log = tmp_path / "old", tmp_path / "new", tmp_path / "calls.txt"
+    assert export(place[0] / "plain", old, sizes[0]).returncode == export(others, new, sizes[1]).returncode == 0
+    known = [model_in(old), model_in(new), None]
+    shutil.copytree(old, tmp_path / "counted")
+    assert export(others, tmp_path / "counted", sizes[1], trace=counting(log)).returncode == 0
+    assert model_in(tmp_path / "counted") == known[1]
+    moments = [m for m in calls_on(tmp_path / "counted", log) if m[0] != "close"]
+    assert len([m for m in moments if m[0] == "rename"]) >= 2, moments
+
+    def cut(moment):
+        out = tmp_path / "cut-{}-{}".format(*moment)
+        shutil.copytree(old, out)
+        p = export(others, out, sizes[1], trace=fault(*moment, inject))
+        assert p.returncode in (0, 1, 2, -9), (moment, p.stderr)
+        seen = known.index(model_in(out))
+        assert seen == 1 or p.returncode != 0, moment
+        assert export(others, out, sizes[1]).returncode == 0
+        assert model_in(out) == known[1], moment
+        assert sorted(os.listdir(out)) == sorted(os.listdir(new)), moment
+        return seen
+
+    every = moments if ALL else sorted(set(moments[:: max(1, len(moments) // 10)] + [m for m in moments if m[0].startswith("rename")][-3:]))
+    seen = at_once(cut, every)
+    assert 0 in seen, seen

@@ -1137,6 +1137,13 @@ static void lying_manifests_are_refused(void **unused)
          "\"count\":4,\"sums\":["
          "\"0000000000000000\"]}]}",
          "without purpose"},
+        {"{\"name\":\"x\",\"size\":1,\"slices\":[{\"purpose\":\"weight\",\"name\":\"a\",\"shape\":[4],\"first\":0,"
+         "\"count\":4,\"sums\":[\"0000000000000000\"]},{\"purpose\":\"comm_q\",\"name\":\"a\",\"shape\":[4],\"first\":"
+         "0,"
+         "\"count\":4,\"sums\":[\"0000000000000000\"]},{\"purpose\":\"comm_q\",\"name\":\"a\",\"shape\":[4],\"first\":"
+         "1,"
+         "\"count\":2,\"sums\":[\"0000000000000000\"]}]}",
+         "comm_q has an overlap at element 1"},
         {SLICES_OF("x") "," SLICES_OF("y"), "files: missing or out of range"}, /* of one rank */
     };
     struct dt_error err;
