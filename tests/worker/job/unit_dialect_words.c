@@ -175,6 +175,56 @@ static void test_lightning_schedules(void **state)
         "of them, or training.lr_scheduler_type\n");
 }
 
+#define STRATEGY(class, args)                                                                                          \
+    "trainer: {max_epochs: 8, strategy: {class_path: lightning.pytorch.strategies." class ", init_args: {" args "}}}"  \
+                                                                                          "\n"
+
+/* Arguments of a class stand in init_args, in dict_kwargs, or, as Hydra has them, beside the class. */
+static void test_lightning_arguments(void **state)
+{
+    (void)state;
+    static const char *const ways[] = {
+        "{_target_: torch.optim.AdamW, _partial_: true, lr: 0.1, weight_decay: 0.3}",
+        "{class_path: torch.optim.AdamW, lr: 0.1, weight_decay: 0.3}",
+        "{class_path: torch.optim.AdamW, init_args: {lr: 0.1}, dict_kwargs: {weight_decay: 0.3}}",
+        "{class_path: torch.optim.AdamW, init_args: null, dict_kwargs: {lr: 0.1, weight_decay: 0.3}}"};
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        char text[256];
+        (void)snprintf(text, sizeof text, TRAINER "optimizer: %s\n", ways[i]);
+        same_job("l.yaml", text, 1,
+                 "{" TRAINED ", \"learning_rate\": 0.1, \"weight_decay\": 0.3, \"lr_scheduler_type\": \"constant\"}}",
+                 NULL);
+    }
+    same_job("l.yaml",
+             TRAINER "optimizer: {_target_: torch.optim.SGD, lr: 0.1}\n"
+                     "lr_scheduler: {_target_: torch.optim.lr_scheduler.LinearLR, start_factor: 0.5, total_iters: 4}\n",
+             1,
+             "{" TRAINED ", \"learning_rate\": 0.1, \"lr_scheduler_type\": \"linear_lr\"}, \"optimizer\": {\"name\": "
+             "\"sgd\"}, \"scheduler\": {\"interval\": \"epoch\", \"start_factor\": 0.5, \"total_iters\": 4}}",
+             NULL);
+    same_job("l.yaml",
+             STRATEGY("FSDPStrategy", "mixed_precision: {_target_: torch.distributed.fsdp.MixedPrecision, param_dtype: "
+                                      "torch.bfloat16, reduce_dtype: torch.float32}"),
+             2,
+             "{" TRAINED ", \"strategy\": \"fsdp\", \"precision\": \"bf16-mixed\"}, \"mixed_precision\": "
+             "{\"reduce_dtype\": \"fp32\"}}",
+             NULL);
+    same_job("l.yaml",
+             STRATEGY("DDPStrategy", "ddp_comm_hook: powerSGD_hook, ddp_comm_state: {_target_: PowerSGDState, "
+                                     "process_group: null, matrix_approximation_rank: 4}"),
+             2,
+             "{" TRAINED ", \"strategy\": \"ddp\"}, \"ddp\": {\"comm_hook\": \"power_sgd\"}, \"power_sgd\": "
+             "{\"matrix_approximation_rank\": 4}}",
+             NULL);
+    refused("l.yaml",
+            TRAINER "optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.1}, weight_decay: 0.3}\n"
+                    "lr_scheduler: {_target_: StepLR, step_size: 2, gama: 1, dict_kwargs: 3}\n",
+            1,
+            "l.yaml:2:64: optimizer.weight_decay: stands beside init_args; move it there\n"
+            "l.yaml:3:48: lr_scheduler.gama: StepLR has no such number here; remove it\n"
+            "l.yaml:3:57: lr_scheduler.dict_kwargs: give an object of the arguments by name\n");
+}
+
 static void test_lightning_flags(void **state)
 {
     (void)state;
@@ -209,10 +259,6 @@ static void test_lightning_flags(void **state)
         "l.yaml:1:83: trainer.precision: is \"transformer-engine\": Transformer Engine is not supported; write "
         "bf16-mixed\n");
 }
-
-#define STRATEGY(class, args)                                                                                          \
-    "trainer: {max_epochs: 8, strategy: {class_path: lightning.pytorch.strategies." class ", init_args: {" args "}}}"  \
-                                                                                          "\n"
 
 static void test_lightning_strategies(void **state)
 {
@@ -323,6 +369,7 @@ int main(void)
                                        cmocka_unit_test(test_schedules),
                                        cmocka_unit_test(test_optimizers),
                                        cmocka_unit_test(test_lightning_schedules),
+                                       cmocka_unit_test(test_lightning_arguments),
                                        cmocka_unit_test(test_lightning_strategies),
                                        cmocka_unit_test(test_lightning_flags)};
     return cmocka_run_group_tests(tests, folder_setup, folder_teardown);

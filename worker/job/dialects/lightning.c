@@ -20,18 +20,34 @@ const char *lightning_class(const cJSON *value)
 
 const cJSON *lightning_argument(const cJSON *object, const char *name)
 {
-    const cJSON *all = cJSON_GetObjectItemCaseSensitive(object, "init_args");
-    return cJSON_GetObjectItemCaseSensitive(all != NULL ? all : object, name);
+    const cJSON *all = cJSON_GetObjectItemCaseSensitive(object, "init_args"),
+                *more = cJSON_GetObjectItemCaseSensitive(object, "dict_kwargs"),
+                *value = cJSON_GetObjectItemCaseSensitive(all != NULL ? all : object, name);
+    return value != NULL ? value : cJSON_GetObjectItemCaseSensitive(more, name);
 }
 
-const cJSON *lightning_arguments(struct dialect_use *u, const char *path, const cJSON *value)
+void lightning_arguments(struct dialect_use *u, const char *path, const cJSON *value, lightning_reader *read,
+                         const void *of)
 {
-    const cJSON *args = cJSON_GetObjectItemCaseSensitive(value, "init_args");
-    if (args != NULL && !cJSON_IsNull(args) && !cJSON_IsObject(args)) {
-        dt_config_problem(u->c, dt_arena_printf(u->arena, "%s.init_args", path),
-                          "give an object of the arguments by name");
+    static const char blocks[] = "|init_args|dict_kwargs|",
+                      words[] = "|class_path|_target_|_partial_|_recursive_|_convert_|";
+    bool beside = cJSON_GetObjectItemCaseSensitive(value, "init_args") == NULL;
+    for (const cJSON *m = cJSON_IsObject(value) ? value->child : NULL; m != NULL; m = m->next) {
+        const char *key = dt_arena_printf(u->arena, "%s.%s", path, m->string),
+                   *word = dt_arena_printf(u->arena, "|%s|", m->string);
+        if (strstr(blocks, word) != NULL) {
+            for (const cJSON *a = cJSON_IsObject(m) ? m->child : NULL; a != NULL; a = a->next) {
+                read(u, of, dt_arena_printf(u->arena, "%s.%s", key, a->string), a);
+            }
+            if (!cJSON_IsObject(m) && !cJSON_IsNull(m)) {
+                dt_config_problem(u->c, key, "give an object of the arguments by name");
+            }
+        } else if (strstr(words, word) == NULL && beside) {
+            read(u, of, key, m);
+        } else if (strstr(words, word) == NULL) {
+            dt_config_problem(u->c, key, "stands beside init_args; move it there");
+        }
     }
-    return cJSON_IsObject(args) ? args->child : NULL;
 }
 
 /* ---- the command line's file ---- */

@@ -8,8 +8,11 @@
 const char *lightning_class(const struct cJSON *value);
 /* An argument of such a class, or null. */
 const struct cJSON *lightning_argument(const struct cJSON *object, const char *name);
-/* The first of init_args, or null: there are none. init_args that are no object are a problem, at `path`. */
-const struct cJSON *lightning_arguments(struct dialect_use *u, const char *path, const struct cJSON *value);
+/* Reads an argument that stands at `path`; `of` is what lightning_arguments got. */
+typedef void lightning_reader(struct dialect_use *u, const void *of, const char *path, const struct cJSON *argument);
+/* Each argument of the class at `path`: those of init_args and dict_kwargs; without init_args those beside the class. */
+void lightning_arguments(struct dialect_use *u, const char *path, const struct cJSON *value, lightning_reader *read,
+                         const void *of);
 
 /* lightning_optimizer.c */
 dialect_fn lightning_optimizer, lightning_scheduler;

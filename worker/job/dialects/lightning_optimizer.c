@@ -76,8 +76,9 @@ static bool is_rate_of_cycle(const struct dialect_use *u)
     return strcmp(lightning_class(scheduler), "OneCycleLR") == 0 && lightning_argument(scheduler, "max_lr") != NULL;
 }
 
-static void optimizer_argument(struct dialect_use *u, const struct optimizer_class *o, const char *key, const cJSON *a)
+static void optimizer_argument(struct dialect_use *u, const void *of, const char *key, const cJSON *a)
 {
+    const struct optimizer_class *o = of;
     static const char speed[] = "|foreach|fused|capturable|differentiable|decoupled_weight_decay|";
     const char *to = key_of(o->moved, a->string), *first = key_of(o->moved, "beta1"),
                *second = key_of(o->moved, "beta2");
@@ -106,9 +107,7 @@ void lightning_optimizer(struct dialect_use *u, const struct dialect_rule *r, co
         return;
     }
     dialect_give(u, path, r->to, cJSON_CreateString(o->name));
-    for (const cJSON *a = lightning_arguments(u, path, value); a != NULL; a = a->next) {
-        optimizer_argument(u, o, dt_arena_printf(u->arena, "%s.init_args.%s", path, a->string), a);
-    }
+    lightning_arguments(u, path, value, optimizer_argument, o);
     if (lightning_argument(value, "lr") == NULL && !is_rate_of_cycle(u)) {
         give_default(u, path, "training.learning_rate", o->rate);
     }
@@ -193,6 +192,25 @@ static void check_cycle(struct dialect_use *u, const char *path, const cJSON *va
     }
 }
 
+static void scheduler_argument(struct dialect_use *u, const void *of, const char *key, const cJSON *a)
+{
+    const struct scheduler_class *s = of;
+    const char *to = key_of(s->moved, a->string);
+    bool length = strcmp(a->string, "total_steps") == 0 || strcmp(a->string, "epochs") == 0 ||
+                  strcmp(a->string, "steps_per_epoch") == 0;
+    double number = 0;
+    if (s->moved == plateau && strcmp(a->string, "monitor") == 0) {
+        const struct dialect_rule rule = {.to = "scheduler.monitor"};
+        lightning_monitor(u, &rule, key, a);
+    } else if (to != NULL) {
+        dialect_give(u, key, to, number_or_as_it_is(a));
+    } else if (strcmp(a->string, "last_epoch") == 0 && dt_config_number(a, &number) && number == -1) {
+        return;
+    } else if (!(s->moved == one_cycle && length) && strcmp(a->string, "verbose") != 0) {
+        dt_config_problem(u->c, key, "%s has no such number here; remove it", s->class);
+    }
+}
+
 void lightning_scheduler(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
     const char *class = lightning_class(value);
@@ -212,23 +230,7 @@ void lightning_scheduler(struct dialect_use *u, const struct dialect_rule *r, co
     if (s->moved != plateau) {
         dialect_give(u, path, "scheduler.interval", cJSON_CreateString("epoch"));
     }
-    for (const cJSON *a = lightning_arguments(u, path, value); a != NULL; a = a->next) {
-        const char *key = dt_arena_printf(u->arena, "%s.init_args.%s", path, a->string),
-                   *to = key_of(s->moved, a->string);
-        bool length = strcmp(a->string, "total_steps") == 0 || strcmp(a->string, "epochs") == 0 ||
-                      strcmp(a->string, "steps_per_epoch") == 0;
-        double number = 0;
-        if (s->moved == plateau && strcmp(a->string, "monitor") == 0) {
-            const struct dialect_rule rule = {.to = "scheduler.monitor"};
-            lightning_monitor(u, &rule, key, a);
-        } else if (to != NULL) {
-            dialect_give(u, key, to, number_or_as_it_is(a));
-        } else if (strcmp(a->string, "last_epoch") == 0 && dt_config_number(a, &number) && number == -1) {
-            continue;
-        } else if (!(s->moved == one_cycle && length) && strcmp(a->string, "verbose") != 0) {
-            dt_config_problem(u->c, key, "%s has no such number here; remove it", s->class);
-        }
-    }
+    lightning_arguments(u, path, value, scheduler_argument, s);
     if (s->moved == one_cycle) {
         check_cycle(u, path, value);
     }

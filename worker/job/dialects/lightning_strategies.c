@@ -49,25 +49,28 @@ static void function(struct dialect_use *u, const struct dialect_rule *r, const 
     }
 }
 
-/* Arguments of PowerSGDState and PostLocalSGDState. Groups of processes are made here. */
-static void hook_state(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+static void state_argument(struct dialect_use *u, const void *of, const char *key, const cJSON *a)
 {
     static const char *const numbers[] = {
         "matrix_approximation_rank", "start_powerSGD_iter", "min_compression_rate", "use_error_feedback", "warm_start",
         "orthogonalization_epsilon", "random_seed"};
-    (void)r;
-    for (const cJSON *a = lightning_arguments(u, path, value); a != NULL; a = a->next) {
-        const char *key = dt_arena_printf(u->arena, "%s.init_args.%s", path, a->string);
-        const char *to = strcmp(a->string, "start_localSGD_iter") == 0 ? "local_sgd.warmup_steps" : NULL;
-        for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-            to = strcmp(a->string, numbers[i]) == 0 ? dt_arena_printf(u->arena, "power_sgd.%s", numbers[i]) : to;
-        }
-        if (to != NULL && !cJSON_IsNull(a)) {
-            dialect_give(u, key, to, cJSON_Duplicate(a, true));
-        } else if (!cJSON_IsNull(a)) {
-            dt_config_problem(u->c, key, "has no counterpart here; remove it");
-        }
+    (void)of;
+    const char *to = strcmp(a->string, "start_localSGD_iter") == 0 ? "local_sgd.warmup_steps" : NULL;
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        to = strcmp(a->string, numbers[i]) == 0 ? dt_arena_printf(u->arena, "power_sgd.%s", numbers[i]) : to;
     }
+    if (to != NULL && !cJSON_IsNull(a)) {
+        dialect_give(u, key, to, cJSON_Duplicate(a, true));
+    } else if (!cJSON_IsNull(a)) {
+        dt_config_problem(u->c, key, "has no counterpart here; remove it");
+    }
+}
+
+/* Arguments of PowerSGDState and PostLocalSGDState. Groups of processes are made here. */
+static void hook_state(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    (void)r;
+    lightning_arguments(u, path, value, state_argument, NULL);
 }
 
 static const struct dialect_rule ddp_rules[] = {
@@ -159,8 +162,7 @@ static const struct dialect_rule deepspeed_rules[] = {
     {0},
 };
 
-/* A class with arguments, torch.distributed.fsdp.MixedPrecision, whose types may be "torch.bfloat16". */
-static void mixed_precision(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+static void precision_argument(struct dialect_use *u, const void *of, const char *key, const cJSON *a)
 {
     static const struct dialect_rule rules[] = {
         WORDS("param_dtype", "training.precision",
@@ -175,19 +177,23 @@ static void mixed_precision(struct dialect_use *u, const struct dialect_rule *r,
         SILENT("cast_root_forward_inputs", ""),
         {0},
     };
-    (void)r;
-    for (const cJSON *a = lightning_arguments(u, path, value); a != NULL; a = a->next) {
-        const char *key = dt_arena_printf(u->arena, "%s.init_args.%s", path, a->string);
-        const struct dialect_rule *rule = rules;
-        while (rule->from != NULL && strcmp(rule->from, a->string) != 0) {
-            rule++;
-        }
-        if (rule->from == NULL) {
-            dt_config_problem(u->c, key, "has no counterpart here; remove it");
-        } else if (rule->how == DIALECT_WORDS && !cJSON_IsNull(a)) {
-            dialect_words(u, rule, key, a);
-        }
+    (void)of;
+    const struct dialect_rule *rule = rules;
+    while (rule->from != NULL && strcmp(rule->from, a->string) != 0) {
+        rule++;
     }
+    if (rule->from == NULL) {
+        dt_config_problem(u->c, key, "has no counterpart here; remove it");
+    } else if (rule->how == DIALECT_WORDS && !cJSON_IsNull(a)) {
+        dialect_words(u, rule, key, a);
+    }
+}
+
+/* A class with arguments, torch.distributed.fsdp.MixedPrecision, whose types may be "torch.bfloat16". */
+static void mixed_precision(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    (void)r;
+    lightning_arguments(u, path, value, precision_argument, NULL);
 }
 
 static const struct dialect_rule fsdp_rules[] = {
