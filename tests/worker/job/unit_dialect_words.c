@@ -216,6 +216,16 @@ static void test_lightning_arguments(void **state)
              "{" TRAINED ", \"strategy\": \"ddp\"}, \"ddp\": {\"comm_hook\": \"power_sgd\"}, \"power_sgd\": "
              "{\"matrix_approximation_rank\": 4}}",
              NULL);
+    same_job("l.yaml", TRAINER "optimizer: {_target_: torch.optim.Adam, lr: 0.1, decoupled_weight_decay: true}\n", 1,
+             "{" TRAINED ", \"learning_rate\": 0.1, \"lr_scheduler_type\": \"constant\"}, \"optimizer\": {\"name\": "
+             "\"adamw\"}}",
+             NULL);
+    same_job("l.yaml", TRAINER "optimizer: {_target_: torch.optim.Adam, lr: 0.1, decoupled_weight_decay: false}\n", 1,
+             "{" TRAINED ", \"learning_rate\": 0.1, \"lr_scheduler_type\": \"constant\"}, \"optimizer\": {\"name\": "
+             "\"adam\"}}",
+             NULL);
+    refused("l.yaml", TRAINER "optimizer: {_target_: lion_pytorch.Lion, lr: 0.1, decoupled_weight_decay: true}\n", 1,
+            "l.yaml:2:51: optimizer.decoupled_weight_decay: not there yet for Lion; remove it\n");
     refused("l.yaml",
             TRAINER "optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.1}, weight_decay: 0.3}\n"
                     "lr_scheduler: {_target_: StepLR, step_size: 2, gama: 1, dict_kwargs: 3}\n",

@@ -121,7 +121,8 @@ static const struct dialect_rule command_rules[] = {
     FUNCTION_OF(OUTCOME_REFUSED, "data", NULL, python,
                 "a class of Python: refused unless the job has `data.train`; then no effect"),
     FUNCTION("optimizer", "optimizer.name", lightning_optimizer,
-             "`optimizer.name` and its numbers: torch.optim.AdamW, Adam, SGD, Adagrad, and Lion; others are refused"),
+             "`optimizer.name` and its numbers: torch.optim.AdamW, Adam, SGD, Adagrad, and Lion; Adam with "
+             "decoupled_weight_decay is `adamw`; others are refused"),
     FUNCTION(
         "lr_scheduler", "training.lr_scheduler_type", lightning_scheduler,
         "`training.lr_scheduler_type` and `scheduler`, which counts epochs: StepLR = `step`, MultiStepLR = "

@@ -76,10 +76,15 @@ static bool is_rate_of_cycle(const struct dialect_use *u)
     return strcmp(lightning_class(scheduler), "OneCycleLR") == 0 && lightning_argument(scheduler, "max_lr") != NULL;
 }
 
+static bool is_torch_adam(const struct optimizer_class *o)
+{
+    return strcmp(o->class, "Adam") == 0;
+}
+
 static void optimizer_argument(struct dialect_use *u, const void *of, const char *key, const cJSON *a)
 {
     const struct optimizer_class *o = of;
-    static const char speed[] = "|foreach|fused|capturable|differentiable|decoupled_weight_decay|";
+    static const char speed[] = "|foreach|fused|capturable|differentiable|";
     const char *to = key_of(o->moved, a->string), *first = key_of(o->moved, "beta1"),
                *second = key_of(o->moved, "beta2");
     if (strcmp(a->string, "lr") == 0 && is_rate_of_cycle(u)) {
@@ -89,6 +94,8 @@ static void optimizer_argument(struct dialect_use *u, const void *of, const char
     } else if (strcmp(a->string, "betas") == 0 && first != NULL && cJSON_GetArraySize(a) == 2) {
         dialect_give(u, key, first, cJSON_Duplicate(cJSON_GetArrayItem(a, 0), true));
         dialect_give(u, key, second, cJSON_Duplicate(cJSON_GetArrayItem(a, 1), true));
+    } else if (is_torch_adam(o) && strcmp(a->string, "decoupled_weight_decay") == 0 && cJSON_IsBool(a)) {
+        return; /* it names the optimizer */
     } else if (strstr(speed, dt_arena_printf(u->arena, "|%s|", a->string)) == NULL && !dt_config_off(a)) {
         dt_config_problem(u->c, key, "not there yet for %s; remove it", o->class);
     }
@@ -106,7 +113,8 @@ void lightning_optimizer(struct dialect_use *u, const struct dialect_rule *r, co
                           "%.60s: there are torch.optim.AdamW, Adam, SGD, Adagrad, and Lion; write one of them", class);
         return;
     }
-    dialect_give(u, path, r->to, cJSON_CreateString(o->name));
+    bool decoupled = is_torch_adam(o) && cJSON_IsTrue(lightning_argument(value, "decoupled_weight_decay"));
+    dialect_give(u, path, r->to, cJSON_CreateString(decoupled ? "adamw" : o->name));
     lightning_arguments(u, path, value, optimizer_argument, o);
     if (lightning_argument(value, "lr") == NULL && !is_rate_of_cycle(u)) {
         give_default(u, path, "training.learning_rate", o->rate);
