@@ -565,6 +565,35 @@ static void test_convert_neox(void **state)
         "shards its weights\ngpt_j_residual (there is no such key here): no effect\n");
 }
 
+/* A short file of gpt-neox with these keys: a part of the job, and the lines beside it. */
+static void converts_neox(const char *keys, const char *job, const char *wanted_notes)
+{
+    char text[512];
+    struct dt_text out, notes;
+    struct dt_error err = {0};
+    struct job_arguments args = {.path = path_of("n.yml")};
+    (void)snprintf(text, sizeof text, "{\"num-layers\": 2, \"train-iters\": 10, \"data-path\": \"x\",\n%s}\n", keys);
+    write_file("n.yml", text);
+    dt_text_init(&out);
+    dt_text_init(&notes);
+    assert_int_equal(job_convert(&args, &out, &notes, &err), 0);
+    assert_string_equal(plain(dt_text_str(&notes)), wanted_notes);
+    if (strstr(dt_text_str(&out), job) == NULL) {
+        fail_msg("%s is not in %s", job, out.data);
+    }
+    dt_text_clear(&out);
+    dt_text_clear(&notes);
+}
+
+static void test_convert_neox_decay(void **state)
+{
+    (void)state;
+    converts_neox("\"lr-decay-iters\": 10", "\"max_steps\": 10", "");
+    converts_neox("\"lr-decay-iters\": 320000", "\"max_steps\": 10",
+                  "n.yml:2:1: lr-decay-iters: the schedule ends with the run; write the number of train_iters, or "
+                  "remove it\n");
+}
+
 static void explains(const char *key, const char *part)
 {
     struct dt_text out;
@@ -731,6 +760,7 @@ int main(void)
         cmocka_unit_test(test_convert),
         cmocka_unit_test(test_convert_batch),
         cmocka_unit_test(test_convert_neox),
+        cmocka_unit_test(test_convert_neox_decay),
         cmocka_unit_test(test_explain),
         cmocka_unit_test(test_convert_evaluations),
         cmocka_unit_test(test_registered),

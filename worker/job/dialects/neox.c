@@ -26,6 +26,17 @@ static void least_rate(struct dialect_use *u, const struct dialect_rule *r, cons
     }
 }
 
+/* The schedule ends with the run. */
+static void decay_steps(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    double decay = 0, run = 0;
+    (void)r;
+    if (!dt_config_number(value, &decay) || !dt_config_number(dt_config_value(u->c, "training.max_steps"), &run) ||
+        decay != run) {
+        dt_config_problem(u->c, path, "the schedule ends with the run; write the number of train_iters, or remove it");
+    }
+}
+
 /* Its models are nearest to gpt2, whose keys the rules give. */
 static void defaults(struct dialect_use *u)
 {
@@ -48,7 +59,8 @@ static const struct dialect_rule rules[] = {
           "cosine=cosine|linear=linear|constant=constant_with_warmup|exponential=!not there yet; write cosine"),
     FUNCTION("min_lr", "training.min_lr_ratio", least_rate, "`training.min_lr_ratio`, as a share of the rate"),
     MOVE("warmup", "training.warmup_ratio"),
-    SILENT("lr_decay_iters", "the schedule ends with the run"),
+    FUNCTION("lr_decay_iters", NULL, decay_steps,
+             "taken where it is train_iters; others are refused: the schedule ends with the run"),
     MOVE("weight_decay", "training.weight_decay"),
     WORDS("checkpoint_activations", "activation_checkpointing.enabled", "true=true|false=false"),
     MOVE("checkpoint_num_layers", "activation_checkpointing.checkpoint_every_n_layers"),
