@@ -594,6 +594,26 @@ static void test_convert_neox_decay(void **state)
                   "remove it\n");
 }
 
+static void test_convert_neox_attention(void **state)
+{
+    (void)state;
+    static const char *const taken[] = {"[[[\"global\"], 2]]", "[[[\"flash\"], \"all\"]]", "[\"global\", \"flash\"]"},
+                             *const others[] = {"[[[\"global\", \"local\"], 1]]", "[[[\"sparse_fixed\"], \"all\"]]",
+                                                "[[[\"global\"], 1], [[\"gmlp\"], 1]]", "\"local\""};
+    char keys[128];
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) {
+        (void)snprintf(keys, sizeof keys, "\"attention-config\": %s", taken[i]);
+        converts_neox(keys, "\"n_layer\": 2", "");
+    }
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        (void)snprintf(keys, sizeof keys, "\"attention-config\": %s", others[i]);
+        converts_neox(
+            keys, "\"n_layer\": 2",
+            "n.yml:2:1: attention-config: gpt2's layers look at all positions; write global for each layer, or "
+            "remove it\n");
+    }
+}
+
 static void explains(const char *key, const char *part)
 {
     struct dt_text out;
@@ -761,6 +781,7 @@ int main(void)
         cmocka_unit_test(test_convert_batch),
         cmocka_unit_test(test_convert_neox),
         cmocka_unit_test(test_convert_neox_decay),
+        cmocka_unit_test(test_convert_neox_attention),
         cmocka_unit_test(test_explain),
         cmocka_unit_test(test_convert_evaluations),
         cmocka_unit_test(test_registered),

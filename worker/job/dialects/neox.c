@@ -37,6 +37,28 @@ static void decay_steps(struct dialect_use *u, const struct dialect_rule *r, con
     }
 }
 
+/* Names in lists of lists, with how often they repeat: [[["global", "flash"], 6]] or [[["global"], "all"]]. */
+static bool is_global(const cJSON *value)
+{
+    static const char *const words[] = {"global", "flash", "all"};
+    bool good = cJSON_IsArray(value) || cJSON_IsNumber(value);
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        good |= dialect_is_word(value, words[i]);
+    }
+    for (const cJSON *v = cJSON_IsArray(value) ? value->child : NULL; v != NULL; v = v->next) {
+        good &= is_global(v);
+    }
+    return good;
+}
+
+static void attention(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    (void)r;
+    if (!is_global(value)) {
+        dt_config_problem(u->c, path, "gpt2's layers look at all positions; write global for each layer, or remove it");
+    }
+}
+
 /* Its models are nearest to gpt2, whose keys the rules give. */
 static void defaults(struct dialect_use *u)
 {
@@ -87,7 +109,8 @@ static const struct dialect_rule rules[] = {
     SILENT("scaled_upper_triang_masked_softmax_fusion", KERNEL),
     SILENT("bias_gelu_fusion", KERNEL),
     SILENT("rope_fusion", KERNEL),
-    SILENT("attention_config", KERNEL),
+    FUNCTION("attention_config", NULL, attention,
+             "global and flash are taken; others are refused: gpt2's layers look at all positions"),
     {0},
 };
 
