@@ -554,10 +554,13 @@ static void test_convert_neox(void **state)
         "2,\n"
         " \"checkpoint-factor\": 5, \"data-path\": \"shards\", \"gpt_j_residual\": true,\n}\n",
         "{\n  \"model\": {\n    \"name\": \"gpt2\",\n    \"n_layer\": 2,\n    \"n_head\": 2,\n    \"n_embd\": 64,\n"
-        "    \"n_positions\": 128\n  },\n  \"data\": {\n    \"train\": \"shards\",\n    \"sequence_length\": 128\n  "
+        "    \"n_positions\": 128,\n    \"attn_pdrop\": 0.1,\n    \"embd_pdrop\": 0.1,\n    \"resid_pdrop\": 0.1\n  "
+        "},\n"
+        "  \"data\": {\n    \"train\": \"shards\",\n    \"sequence_length\": 128\n  "
         "},\n"
         "  \"training\": {\n    \"max_steps\": 10,\n    \"learning_rate\": 0.0001,\n    \"lr_scheduler_type\": "
-        "\"cosine\",\n    \"warmup_ratio\": 0.01,\n    \"min_lr_ratio\": 0.1,\n    \"max_grad_norm\": 0\n  },\n"
+        "\"cosine\",\n    \"warmup_ratio\": 0.01,\n    \"min_lr_ratio\": 0.1,\n    \"weight_decay\": 0.01,\n    "
+        "\"max_grad_norm\": 1\n  },\n"
         "  \"optimizer\": {\n    \"name\": \"adamw\"\n  },\n  \"checkpointing\": {\n    \"save_every_n_steps\": 5\n"
         "  }\n}\n",
         "n.yml:5:75: pipe-parallel-size: is 2: beyond scope: a layer is not split over ranks; write 1, and FSDP or "
@@ -612,6 +615,22 @@ static void test_convert_neox_attention(void **state)
             "n.yml:2:1: attention-config: gpt2's layers look at all positions; write global for each layer, or "
             "remove it\n");
     }
+}
+
+/* What a file does not say is as gpt-neox has it, not DeepSpeed. */
+static void test_convert_neox_defaults(void **state)
+{
+    (void)state;
+    converts_neox("\"zero_optimization\": {\"stage\": 1}", "\"warmup_ratio\": 0.01,\n", "");
+    converts_neox("\"zero_optimization\": {\"stage\": 1}", "\"weight_decay\": 0.01,\n    \"max_grad_norm\": 1\n", "");
+    converts_neox("\"zero_optimization\": {\"stage\": 1}",
+                  "\"attn_pdrop\": 0.1,\n    \"embd_pdrop\": 0.1,\n    \"resid_pdrop\": 0.1\n", "");
+    converts_neox("\"gradient_clipping\": 0.5, \"weight-decay\": 0, \"warmup\": 0.1",
+                  "\"warmup_ratio\": 0.1,\n    \"weight_decay\": 0,\n    \"max_grad_norm\": 0.5\n", "");
+    converts_neox("\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 3}}",
+                  "\"warmup_steps\": 3,\n    \"weight_decay\": 0.01,\n", "");
+    converts_neox("\"attention-dropout\": 0, \"hidden-dropout\": 0.2",
+                  "\"attn_pdrop\": 0,\n    \"embd_pdrop\": 0.2,\n    \"resid_pdrop\": 0.2\n", "");
 }
 
 static void explains(const char *key, const char *part)
@@ -782,6 +801,7 @@ int main(void)
         cmocka_unit_test(test_convert_neox),
         cmocka_unit_test(test_convert_neox_decay),
         cmocka_unit_test(test_convert_neox_attention),
+        cmocka_unit_test(test_convert_neox_defaults),
         cmocka_unit_test(test_explain),
         cmocka_unit_test(test_convert_evaluations),
         cmocka_unit_test(test_registered),

@@ -10,15 +10,25 @@
 #include <string.h>
 #include <strings.h>
 
-const struct dialect *const dialects[] = {&dialect_lightning,      &dialect_trainer,
-                                          &dialect_ddp_strategy,   &dialect_deepspeed_strategy,
-                                          &dialect_fsdp_strategy,  &dialect_callbacks,
-                                          &dialect_early_stopping, &dialect_model_checkpoint,
-                                          &dialect_timer,          &dialect_transformers,
-                                          &dialect_accelerate,     &dialect_launch,
-                                          &dialect_fsdp,           &dialect_fsdp_block,
-                                          &dialect_neox,           &dialect_script,
-                                          &dialect_deepspeed,      NULL};
+const struct dialect *const dialects[] = {&dialect_lightning,
+                                          &dialect_trainer,
+                                          &dialect_ddp_strategy,
+                                          &dialect_deepspeed_strategy,
+                                          &dialect_fsdp_strategy,
+                                          &dialect_callbacks,
+                                          &dialect_early_stopping,
+                                          &dialect_model_checkpoint,
+                                          &dialect_timer,
+                                          &dialect_transformers,
+                                          &dialect_accelerate,
+                                          &dialect_launch,
+                                          &dialect_fsdp,
+                                          &dialect_fsdp_block,
+                                          &dialect_neox,
+                                          &dialect_script,
+                                          &dialect_deepspeed,
+                                          &dialect_neox_deepspeed,
+                                          NULL};
 
 /* ---- words of ours that mean the same ---- */
 

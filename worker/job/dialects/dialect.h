@@ -110,7 +110,7 @@ struct dialect {
 extern const struct dialect dialect_deepspeed, dialect_fsdp, dialect_fsdp_block, dialect_transformers,
     dialect_accelerate, dialect_launch, dialect_lightning, dialect_trainer, dialect_ddp_strategy,
     dialect_deepspeed_strategy, dialect_fsdp_strategy, dialect_callbacks, dialect_early_stopping,
-    dialect_model_checkpoint, dialect_timer, dialect_neox, dialect_script;
+    dialect_model_checkpoint, dialect_timer, dialect_neox, dialect_neox_deepspeed, dialect_script;
 /* In the order of their rules; their defaults come in the opposite order. Ends with null. */
 extern const struct dialect *const dialects[];
 

@@ -59,11 +59,15 @@ static void attention(struct dialect_use *u, const struct dialect_rule *r, const
     }
 }
 
-/* Its models are nearest to gpt2, whose keys the rules give. */
+/* Its models are nearest to gpt2, whose keys the rules give. DeepSpeed's scheduler may say the warm-up. */
 static void defaults(struct dialect_use *u)
 {
     if (dt_config_value(u->c, "model.name") == NULL) {
         dt_config_move(u->c, u->place, "model.name", cJSON_CreateString("gpt2"));
+    }
+    if (dt_config_value(u->c, "training.warmup_ratio") == NULL &&
+        dt_config_value(u->c, "training.warmup_steps") == NULL) {
+        dt_config_move(u->c, u->place, "training.warmup_ratio", cJSON_CreateNumber(0.01));
     }
 }
 
@@ -83,7 +87,10 @@ static const struct dialect_rule rules[] = {
     MOVE("warmup", "training.warmup_ratio"),
     FUNCTION("lr_decay_iters", NULL, decay_steps,
              "taken where it is train_iters; others are refused: the schedule ends with the run"),
-    MOVE("weight_decay", "training.weight_decay"),
+    MOVE_OR("weight_decay", "training.weight_decay", "0.01"),
+    MOVE_OR("attention_dropout", "model.attn_pdrop", "0.1"),
+    MOVE_OR("hidden_dropout", "model.resid_pdrop", "0.1"),
+    MOVE_OR("hidden_dropout", "model.embd_pdrop", "0.1"),
     WORDS("checkpoint_activations", "activation_checkpointing.enabled", "true=true|false=false"),
     MOVE("checkpoint_num_layers", "activation_checkpointing.checkpoint_every_n_layers"),
     INERT("partition_activations", "a layer is not split over ranks"),
@@ -118,3 +125,9 @@ static const char *const places[] = {"neox", NULL};
 
 const struct dialect dialect_neox = {
     .name = "gpt-neox", .section = "neox", .places = places, .hyphens = true, .rules = rules, .defaults = defaults};
+
+/* DeepSpeed's keys whose defaults are others in gpt-neox: this table stands behind DeepSpeed's, so it falls back first. */
+static const struct dialect_rule deepspeed_rules[] = {MOVE_OR("gradient_clipping", "training.max_grad_norm", "1"), {0}};
+
+const struct dialect dialect_neox_deepspeed = {
+    .name = "DeepSpeed within gpt-neox", .places = places, .rules = deepspeed_rules};
