@@ -342,6 +342,7 @@ static void test_optimizers(void **state)
     job_close(&job);
     opened(&job, "\"optimizer\": {\"type\": \"Adagrad\", \"params\": {\"eps\": 1e-7}}", NULL, 1);
     assert_true(strcmp(job.optimizer.name, "adagrad") == 0 && job.optimizer.numbers.eps == 1e-7);
+    assert_true(job.training.learning_rate == 0.01); /* torch's and DeepSpeed's; the others have 0.001 */
     job_close(&job);
     opened(&job, "\"optimizer\": {\"type\": \"Muon\", \"params\": {\"lr\": 0.01, \"momentum\": 0.9, \"eps\": 1e-9}}",
            NULL, 1);

@@ -357,8 +357,7 @@ static const struct dialect_rule rules[] = {
      .how = DIALECT_FUNCTION,
      .fn = rate,
      .text = "`training.learning_rate`; of Muon `optimizer.adamw_learning_rate` where muon_lr is given, too; no effect "
-             "where the scheduler sets its warmup_max_lr",
-     .fallback = "0.001"},
+             "where the scheduler sets its warmup_max_lr; 0.001, of Adagrad 0.01, where `optimizer` does not say it"},
     MOVE("optimizer.params.muon_lr", "training.learning_rate"),
     MOVE("optimizer.params.adam_lr", "optimizer.adamw_learning_rate"),
     FUNCTION("optimizer.params.betas", "training.adam_beta1", betas,
@@ -598,11 +597,25 @@ static bool says_something(const struct dialect_use *u)
     return r->from != NULL;
 }
 
+/* The default of the class that the block names. A block without DeepSpeed's keys is the job's own. */
+static void rate_default(struct dialect_use *u)
+{
+    const char *block = dialect_path(u, "optimizer");
+    bool theirs = dt_config_value(u->c, dialect_path(u, "optimizer.type")) != NULL ||
+                  dt_config_value(u->c, dialect_path(u, "optimizer.params")) != NULL;
+    const struct cJSON *ours = dt_config_value(u->c, "training.learning_rate");
+    if (theirs && dt_config_value(u->c, dialect_path(u, "optimizer.params.lr")) == NULL &&
+        (ours == NULL || dialect_is_auto(ours))) {
+        dt_config_move(u->c, block, "training.learning_rate", cJSON_CreateNumber(is_type(u, "adagrad") ? 0.01 : 0.001));
+    }
+}
+
 /* DeepSpeed has no default for the batch: it, or the job, must say it. TrainingArguments has one, and Lightning
  * takes that of the data. */
 static void defaults(struct dialect_use *u)
 {
     const char *path = dialect_path(u, "train_micro_batch_size_per_gpu");
+    rate_default(u);
     bool has_default = *u->place == 0 || strcmp(u->place, "transformers.deepspeed") == 0 ||
                        strncmp(u->place, "lightning.", 10) == 0 || strcmp(u->place, "neox") == 0;
     if (!dt_config_off(dt_config_value(u->c, dialect_path(u, "elasticity"))) &&
