@@ -358,6 +358,22 @@ static void test_optimizers(void **state)
            NULL, 1);
     assert_true(job.training.learning_rate == 0.02 && job.optimizer.numbers.rest_lr == 1e-4);
     job_close(&job);
+    static const struct {
+        const char *type, *params;
+        double decay;
+    } decays[] = {{"Adam", "\"torch_adam\": true", 0.01},
+                  {"AdamW", "\"torch_adam\": true", 0.01},
+                  {"AdamW", "\"torch_adam\": true, \"weight_decay\": 0", 0},
+                  {"AdamW", "\"torch_adam\": false", 0},
+                  {"Adam", "\"torch_adam\": true, \"adam_w_mode\": false", 0}};
+    for (size_t i = 0; i < sizeof decays / sizeof decays[0]; i++) {
+        char text[160];
+        (void)snprintf(text, sizeof text, "\"optimizer\": {\"type\": \"%s\", \"params\": {%s}}", decays[i].type,
+                       decays[i].params);
+        opened(&job, text, NULL, 1);
+        assert_true(job.training.weight_decay == decays[i].decay);
+        job_close(&job);
+    }
     opened(&job, "\"optimizer\": {\"type\": \"Muon\"}", NULL, 1); /* its defaults there */
     assert_true(job.training.learning_rate == 0.02 && job.optimizer.numbers.rest_lr == 3e-4);
     assert_true(job.optimizer.rest.eps == 1e-10);

@@ -92,6 +92,21 @@ static void bias_correction(struct dialect_use *u, const struct dialect_rule *r,
     dialect_give(u, path, is_type(u, "lamb") ? "optimizer.bias_correction" : r->to, cJSON_Duplicate(value, true));
 }
 
+/* torch's AdamW decays where nothing says how much; DeepSpeed's own does not. */
+static void torch_adam(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
+{
+    static const char decay[] = "training.weight_decay";
+    (void)r;
+    bool adamw = is_type(u, "adamw") && dialect_is_word(dt_config_value(u->c, "optimizer.name"), "adamw"),
+         said = dt_config_value(u->c, dialect_path(u, "optimizer.params.weight_decay")) != NULL ||
+                dt_config_value(u->c, decay) != NULL;
+    if (cJSON_IsTrue(value) && adamw && !said) {
+        dialect_give(u, path, decay, cJSON_CreateNumber(0.01));
+    } else {
+        dialect_inert(u, path, u->converts ? "the formula is the same" : NULL);
+    }
+}
+
 /* [0.9, 0.999]: one key of ours each. */
 static void betas(struct dialect_use *u, const struct dialect_rule *r, const char *path, const cJSON *value)
 {
@@ -374,7 +389,9 @@ static const struct dialect_rule rules[] = {
     FUNCTION("optimizer.params.bias_correction", "training.adam_bias_correction", bias_correction,
              "`training.adam_bias_correction`; of Lamb `optimizer.bias_correction`"),
     WORDS("optimizer.params.amsgrad", "training.adam_amsgrad", "false=|true=true"),
-    INERT("optimizer.params.torch_adam", "the formula is the same"),
+    FUNCTION(
+        "optimizer.params.torch_adam", NULL, torch_adam,
+        "`training.weight_decay` 0.01 of AdamW where nothing says it; no effect otherwise: the formula is the same"),
     INERT("optimizer.params.fused", "the update is one kernel"),
     FUNCTION_OF(OUTCOME_REFUSED, "optimizer.params.max_grad_norm", NULL, optimizer_norm,
                 "refused: write gradient_clipping; the number that stands there, too, is taken"),
