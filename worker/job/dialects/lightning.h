@@ -10,7 +10,8 @@ const char *lightning_class(const struct cJSON *value);
 const struct cJSON *lightning_argument(const struct cJSON *object, const char *name);
 /* Reads an argument that stands at `path`; `of` is what lightning_arguments got. */
 typedef void lightning_reader(struct dialect_use *u, const void *of, const char *path, const struct cJSON *argument);
-/* Each argument of the class at `path`: those of init_args and dict_kwargs; without init_args those beside the class. */
+/* Reads each argument of the class at `path`: those of init_args and dict_kwargs; without init_args those beside the
+ * class. */
 void lightning_arguments(struct dialect_use *u, const char *path, const struct cJSON *value, lightning_reader *read,
                          const void *of);
 

@@ -126,7 +126,8 @@ static const char *const places[] = {"neox", NULL};
 const struct dialect dialect_neox = {
     .name = "gpt-neox", .section = "neox", .places = places, .hyphens = true, .rules = rules, .defaults = defaults};
 
-/* DeepSpeed's keys whose defaults are others in gpt-neox: this table stands behind DeepSpeed's, so it falls back first. */
+/* Keys of DeepSpeed whose defaults are others in gpt-neox: this table stands behind DeepSpeed's, so it falls back
+ * first. */
 static const struct dialect_rule deepspeed_rules[] = {MOVE_OR("gradient_clipping", "training.max_grad_norm", "1"), {0}};
 
 const struct dialect dialect_neox_deepspeed = {
