@@ -37,12 +37,9 @@ static const struct dt_field fields[] = {
 };
 #undef AT
 static const struct model_dropout dropouts[] = {{"attn_pdrop", 0.1}, {"embd_pdrop", 0.1}, {"resid_pdrop", 0.1}, {0}};
-static const struct model_key keys[] = {{"num_hidden_layers", "n_layer"},
-                                        {"num_attention_heads", "n_head"},
-                                        {"hidden_size", "n_embd"},
-                                        {"max_position_embeddings", "n_positions"},
-                                        {"n_ctx", "n_positions"},
-                                        {0}};
+static const struct model_key keys[] = {{"num_hidden_layers", "n_layer"}, {"num_attention_heads", "n_head"},
+                                        {"hidden_size", "n_embd"},        {"max_position_embeddings", "n_positions"},
+                                        {"n_ctx", "n_positions"},         {0}};
 static const char *const spelled[] = {"pad_token_id", "num_labels", "problem_type", "task", NULL};
 
 static int check(const void *sizes, const char **key, struct dt_error *err)
