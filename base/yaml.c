@@ -406,7 +406,7 @@ static const struct node *behind(const struct node *n)
     return n;
 }
 
-/* Also what a merge looks at and leaves, or a text that merges itself twice would be walked 2^n times. */
+/* Values that a merge looks at and leaves count, too: a text that merges itself twice would be walked 2^n times. */
 static int count_value(struct reader *r, const struct node *at)
 {
     return ++r->count <= r->most
@@ -443,7 +443,7 @@ static bool has_member(const struct node *object, const char *key)
 static cJSON *build(struct reader *r, const struct node *n, int depth);
 static int merge(struct reader *r, cJSON *object, const struct node *own, const struct node *from, int depth);
 
-/* What a << stands before: an object, or a list of them, of which the first counts first. */
+/* Merges the value of a <<: an object, or a list of objects, of which the first counts first. */
 static int merge_each(struct reader *r, cJSON *object, const struct node *own, const struct node *from, int depth)
 {
     if (from->kind != NODE_LIST) {

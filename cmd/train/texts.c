@@ -137,7 +137,6 @@ static int64_t model_number(const struct job_model *m, const char *key)
     return 0;
 }
 
-/* True if the model's key has this value, as JSON. */
 /* The value of a key of the model, as JSON; empty: it has no such key. */
 static void model_value(const struct job_model *m, const char *key, struct dt_text *out)
 {
@@ -151,6 +150,7 @@ static void model_value(const struct job_model *m, const char *key, struct dt_te
     }
 }
 
+/* True if the model's key has this value, as JSON. */
 static bool model_is(const struct job_model *m, const char *key, const char *json)
 {
     struct dt_text text;

@@ -55,8 +55,8 @@ static void close_tokens(struct data_source *s)
     s->state = NULL;
 }
 
-/* Large files that were read whole, with what was found. A plan and its run open the same data, and whoever looks for a batch size
- * opens it for each size. */
+/* Large files that were read whole, with what was found. A plan and its run open the same data, and a search for a
+ * batch size opens it for each size. */
 static struct {
     pthread_mutex_t lock;
     struct measured {

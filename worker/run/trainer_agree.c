@@ -1,5 +1,6 @@
-/* Agreement of ranks outside steps, through the store: rank 0's words reach all, and all ranks' words rank 0. Ranks show a
- * pulse while they wait: one that stands still is found by its agent and not by a deadline of the others. */
+/* Agreement of ranks outside steps, through the store: rank 0's words reach all ranks, and all ranks' words rank 0.
+ * Ranks show a pulse while they wait: one that stands still is found by its agent and not by a deadline of the
+ * others. */
 #include "worker/run/trainer.h"
 
 #include "base/clock.h"

@@ -272,11 +272,13 @@ static bool lies_in(const char *folder, const char *path)
 static int clear_output(struct trainer *t, const struct search *s, struct dt_error *err)
 {
     static const char *const names[] = {"metrics.jsonl", "metrics.csv", "model"};
+    bool checked = s->anew; /* begin_search has */
     int rc = 0;
     for (int i = 0; i < 3 && rc == 0; i++) {
         char *path = dt_format("%s/%s", t->job->output_dir, names[i]);
         if (dt_file_exists(path) && !lies_in(path, t->job->model.load) && !lies_in(path, t->job->data.tokenizer)) {
-            rc = trainer_check_weights(t, err) == 0 ? course_set_aside(path, err) : -1;
+            rc = checked || trainer_check_weights(t, err) == 0 ? course_set_aside(path, err) : -1;
+            checked = true;
             if (rc == 0 && !s->anew) {
                 observers_say(&t->observers, "train: %s: is of another run: set aside (%s.old-N)", path, names[i]);
             }
@@ -454,8 +456,8 @@ static int all_loaded(struct trainer *t, int loaded, struct dt_error *err)
     return rc;
 }
 
-/* Of the best checkpoints that a manifest lists, those stay that are in checkpoint_dir, as rank 0 sees it. Where one is
- * not, the evaluation of this step is judged once more: it may be one of the best now. */
+/* Best checkpoints that a manifest lists stay if they are in checkpoint_dir, as rank 0 sees it. Where one is not, the
+ * evaluation of this step is judged once more: it may be one of the best now. */
 static int keep_best(struct trainer *t, const char *loaded, struct dt_error *err)
 {
     const struct job_checkpointing *job = &t->job->checkpointing;

@@ -617,7 +617,7 @@ static void test_convert_neox_attention(void **state)
     }
 }
 
-/* What a file does not say is as gpt-neox has it, not DeepSpeed. */
+/* A key that a file does not say has gpt-neox's default, not DeepSpeed's. */
 static void test_convert_neox_defaults(void **state)
 {
     (void)state;

@@ -59,7 +59,7 @@ static void attention(struct dialect_use *u, const struct dialect_rule *r, const
     }
 }
 
-/* Its models are nearest to gpt2, whose keys the rules give. DeepSpeed's scheduler may say the warm-up. */
+/* The models of gpt-neox are nearest to gpt2, whose keys the rules give. DeepSpeed's scheduler may say the warm-up. */
 static void defaults(struct dialect_use *u)
 {
     if (dt_config_value(u->c, "model.name") == NULL) {
