@@ -4,11 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool outliers_asked(const struct job_training *job)
+{
+    return job->skip_loss_z > 0 || job->skip_grad_z > 0 || job->guard_factor > 0;
+}
+
 void outliers_open(struct outliers *o, const struct job_training *job, struct dt_arena *arena)
 {
     *o = (struct outliers){
         .skip_loss_z = job->skip_loss_z, .skip_grad_z = job->skip_grad_z, .guard_factor = job->guard_factor};
-    if (o->skip_loss_z > 0 || o->skip_grad_z > 0 || o->guard_factor > 0) {
+    if (outliers_asked(job)) {
         o->window = job->guard_window;
         o->loss = dt_arena_alloc(arena, (size_t)o->window * sizeof(double));
         o->norm = dt_arena_alloc(arena, (size_t)o->window * sizeof(double));

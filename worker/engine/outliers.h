@@ -22,6 +22,8 @@ struct outlier_steps {
     const double *loss, *norm;
 };
 
+/* True if the job asks for steps to be judged. */
+bool outliers_asked(const struct job_training *job);
 /* Zeroed if the job asks for nothing. Memory is of the arena. */
 void outliers_open(struct outliers *o, const struct job_training *job, struct dt_arena *arena);
 /* Adds a step, whatever it is. *score: how many standard deviations, or how many times the median. The

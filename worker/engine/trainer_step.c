@@ -372,9 +372,7 @@ void trainer_await_copy(struct trainer *t)
 
 size_t trainer_buffers_before(const struct trainer *t)
 {
-    const struct job_training *job = &t->job->training;
-    bool skips =
-        job->skip_loss_z > 0 || job->skip_grad_z > 0 || job->guard_factor > 0 || t->strategy.precision.scaler != NULL;
+    bool skips = outliers_asked(&t->job->training) || t->strategy.precision.scaler != NULL;
     return skips ? (size_t)t->chain.buffer_count * dt_dtype_size(t->strategy.precision.buffers) : 0;
 }
 
