@@ -43,10 +43,11 @@ static bool is_sentencepiece(const struct dt_text *file)
 }
 
 /* Says which texts have other ids than those of the model. */
-static void say_differs(const char *from, char *lines)
+static void say_differs(const char *from, const char *lines)
 {
-    for (char *rest, *line = strtok_r(lines, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
-        dt_text_say(stderr, "dtdata: %s: other ids: %s", from, line);
+    for (size_t size; *lines != 0; lines += size + 1) {
+        size = strcspn(lines, "\n");
+        dt_text_say(stderr, "dtdata: %s: other ids: %.*s", from, (int)size, lines);
     }
 }
 
@@ -76,7 +77,7 @@ static int convert(const char *from, const char *out, const struct convert_optio
         result = dt_file_write(to, json.data, json.size, err);
     }
     if (result == 0) {
-        say_differs(from, differs.size > 0 ? differs.data : (char[]){0});
+        say_differs(from, dt_text_str(&differs));
         dt_text_say(stdout, "%s: vocabulary %" PRId64, to, tokenizer_vocabulary(t));
     }
     tokenizer_close(t);

@@ -107,7 +107,8 @@ int labels_parse(struct labels *l, const char *names, struct dt_error *err)
 static int check_name(const char *name, size_t size, struct dt_error *err)
 {
     if (size > LABEL_BYTES) {
-        return dt_fail(err, DT_INVALID, "the label has %zu bytes, of %d at most; is that the text?", size, LABEL_BYTES);
+        return dt_fail(err, DT_INVALID, "the label has %zu bytes, of %d at most; name the key or column of the labels",
+                       size, LABEL_BYTES);
     }
     return size > 0 && memchr(name, 0, size) == NULL ? 0 : dt_fail(err, DT_INVALID, "the label is empty");
 }
@@ -120,7 +121,8 @@ int labels_add(struct labels *l, const char *name, size_t size, struct dt_error 
     }
     insert(l, name, size, &found);
     if (l->json_bytes > LABELS_BYTES) {
-        return dt_fail(err, DT_INVALID, "the names of %zu different labels are too long together; is that the text?",
+        return dt_fail(err, DT_INVALID,
+                       "the names of %zu different labels are too long together; name the key or column of the labels",
                        l->count);
     }
     return l->count <= LABELS_MOST

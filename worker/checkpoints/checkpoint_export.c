@@ -526,12 +526,10 @@ bool checkpoint_is_exported(struct checkpoint *c, const char *folder, enum dt_dt
     char *single = dt_format("%s/" SINGLE, folder), *index = dt_format("%s/" INDEX, folder),
          *config = dt_format("%s/config.json", folder);
     cJSON *json = NULL;
-    bool is = false;
-    if (!dt_file_exists(config)) {
-        is = false; /* an export that was cut short */
-    } else if (dt_file_exists(single)) {
+    bool is = false, whole = dt_file_exists(config); /* or the export was cut short */
+    if (whole && dt_file_exists(single)) {
         is = same_weights(c, single, type);
-    } else if (hf_read_json(index, INDEX_MAX, &json, NULL, NULL) == 0) {
+    } else if (whole && hf_read_json(index, INDEX_MAX, &json, NULL, NULL) == 0) {
         is = same_index(c, folder, json, type);
     }
     cJSON_Delete(json);

@@ -449,11 +449,11 @@ def test_labels_that_no_reader_would_take(tmp_path):
     long = "x" * 1025
     (tmp_path / "a.tsv").write_text(f"text\tlabel\na\t{long[1:]}\nb\t{long}\n")
     _, err = dtdata("tokenize", "-o", tmp_path / "o", "--label_column", "label", tmp_path / "a.tsv", code=1)
-    assert err == f"dtdata: {tmp_path}/a.tsv:3: the label has 1025 bytes, of 1024 at most; is that the text?\n"
+    assert err == f"dtdata: {tmp_path}/a.tsv:3: the label has 1025 bytes, of 1024 at most; name the key or column of the labels\n"
     with open(tmp_path / "b.tsv", "w") as f:
         f.write("text\tlabel\n" + "".join(f"a\t{i:05}{'y' * 1000}\n" for i in range(16000)))
     _, err = dtdata("tokenize", "-o", tmp_path / "o", "--label_column", "label", tmp_path / "b.tsv", code=1)
-    assert "different labels are too long together; is that the text?" in err
+    assert "different labels are too long together; name the key or column of the labels" in err
     with open(tmp_path / "c.tsv", "w") as f:
         f.write("text\tlabel\n" + "".join(f"a\t{i:05}{'y' * 1000}\n" for i in range(15000)))
     dtdata("tokenize", "-o", tmp_path / "o", "--label_column", "label", tmp_path / "c.tsv")
